@@ -1,0 +1,51 @@
+"""What a rollout engine is asked for and what it gives back: token ids in, token ids and log-probs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample. `top_k` 0 and `top_p` 1 switch the truncation off; `max_new_tokens` bounds each response."""
+
+    n: int
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled response.
+
+    `token_ids` holds every sampled token, the one that ended the sequence included; `log_probs` (float32 values, one
+    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p. `version` is the
+    weight version that sampled it. `finish_reason` is `stop` (a stop token or string) or `length` (`max_new_tokens`).
+    """
+
+    token_ids: list[int]
+    log_probs: list[float]
+    finish_reason: FinishReason
+    version: int
+
+
+class RolloutEngine(Protocol):
+    """Generation behind one interface, in this process or in another."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
+        """`params.n` completions of each prompt, in the order of the prompts."""
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take the named tensors as the policy from now on, and stamp `version` on what is sampled with them."""
