@@ -1,0 +1,208 @@
+"""The run configuration: one tree, one field, one docstring. Plugins add their own fields to `algorithm`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from relax_core.spec import AlgorithmConfig, Flag
+
+
+class AlgorithmSection(AlgorithmConfig):
+    """What is optimised. The chosen plugins' fields stand beside these."""
+
+    advantage_estimator: str | None = None
+    """Plugin that estimates the advantages; the default is the one that declares itself so."""
+    policy_loss: str | None = None
+    """Plugin that gives the policy loss; left out, the estimator's own."""
+    loss_agg_mode: str = "token-mean"
+    """How per-token losses become one number: `token-mean`, `seq-mean-token-mean` or `seq-mean-token-sum-norm`."""
+    loss_agg_length: PositiveInt | None = None
+    """The constant of `seq-mean-token-sum-norm`; left out, `rollout.max_new_tokens`."""
+    normalize_advantages: bool = False
+    """Whiten the advantages over all live tokens of the batch."""
+    plugins: list[str] = []
+    """Plugin files that work like installed ones, beside the run file or by path."""
+
+
+class ModelSection(AlgorithmConfig):
+    """The policy and its reference."""
+
+    path: str
+    """A Hugging Face model directory, or a builder `file.py:function` that makes one in `cache_dir`."""
+    ref_hf_model_path: str | None = None
+    """The frozen reference, as `path`; a reference KL needs exactly one reference."""
+    ref_dist_ckpt_path: str | None = None
+    """The frozen reference as a Megatron `train_step_N/dist_ckpt` directory."""
+    cache_dir: str = "~/.cache/relax"
+    """Where builders keep what they make."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with a model directory."""
+
+
+class DataSection(AlgorithmConfig):
+    """Where prompts come from (exactly one of `path`, `task`, `source`) and what rewards an answer."""
+
+    path: str | None = None
+    """A `.jsonl` or `.parquet` file, one prompt a row."""
+    task: str | None = None
+    """A reasoning-gym task (extra `tasks`)."""
+    task_args: dict[str, Any] = {}
+    """Arguments of the task: `size`, `seed`, and its own."""
+    source: str | None = None
+    """A Python callable that gives rows, as `package.module:function` or `file.py:function`."""
+    source_args: dict[str, Any] = {}
+    """Keyword arguments of `source`."""
+    prompt_key: str = "prompt"
+    """The row's key of the prompt: text, or chat messages."""
+    answer_key: str = "answer"
+    """The row's key of the right answer."""
+    system_prompt: str | None = None
+    """A system message put before every prompt."""
+    chat_template: bool | None = None
+    """Use the tokenizer's chat template; left out, where the prompt is messages or the tokenizer has one."""
+    max_prompt_tokens: PositiveInt | None = None
+    """Longest prompt in tokens; left out, what the model's context leaves beside `rollout.max_new_tokens`."""
+    shuffle: bool = True
+    """Draw a new order of the prompts for every epoch."""
+    reward: str = "exact_match"
+    """An installed reward, or `package.module:function` or `file.py:function`."""
+    reward_args: dict[str, Any] = {}
+    """Keyword arguments of the reward."""
+    on_reward_error: Literal["stop", "zero"] = "stop"
+    """A reward that raises or gives no finite number: stop the run, or count it and score 0."""
+
+
+class RolloutSection(AlgorithmConfig):
+    """How responses are sampled."""
+
+    engine: Literal["hf"] = "hf"
+    """The engine that samples: `hf`, in process on the trained weights."""
+    rollout_batch_size: PositiveInt = 8
+    """Prompts in each rollout."""
+    n_samples_per_prompt: PositiveInt = 8
+    """Responses for each prompt: the group size."""
+    max_new_tokens: PositiveInt = 128
+    """Longest response in tokens."""
+    temperature: float = 1.0
+    """Divides the logits before the softmax, in sampling and in training."""
+    top_k: int = Field(0, ge=0)
+    """Sample from the k likeliest tokens alone; 0 is off."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that hold this much probability; 1 is off."""
+    stop: list[str] = []
+    """Strings that end a response."""
+    stop_token_ids: list[int] = []
+    """Tokens that end a response, beside the tokenizer's own."""
+    max_batch: PositiveInt | None = None
+    """Sequences that are decoded at once; left out, all."""
+    max_refills: int = Field(4, ge=0)
+    """Rounds of further prompts when `keep_group` plugins drop groups; after that the step takes what it has."""
+    partial_rollout: bool = False
+    """Go on next step with responses that were not finished."""
+
+
+class TrainerSection(AlgorithmConfig):
+    """How the policy is updated."""
+
+    engine: Literal["torch"] = "torch"
+    """The engine that trains: `torch`, in one process."""
+    num_rollout: PositiveInt = 100
+    """Steps of the run: rounds of generation with their updates."""
+    mode: Literal["sync", "hybrid", "async"] = "sync"
+    """`sync`: generate, then train. `hybrid`: generation one rollout ahead. `async`: bounded by `max_staleness` alone."""
+    max_staleness: int = Field(0, ge=0)
+    """Oldest weights, in versions, whose samples may still be trained on."""
+    num_steps_per_rollout: PositiveInt | None = None
+    """Updates in each rollout; left out, what `global_batch_size` implies, else 1."""
+    global_batch_size: PositiveInt | None = None
+    """Sequences in each update; left out, those of a rollout divided by `num_steps_per_rollout`."""
+    micro_batch_size: PositiveInt = 8
+    """Sequences in each forward and backward."""
+    use_dynamic_batch_size: bool = False
+    """Cut micro-batches by tokens instead of by sequences."""
+    max_tokens_per_micro_batch: PositiveInt = 4096
+    """Tokens, prompts included, in each micro-batch under `use_dynamic_batch_size`."""
+    use_dynamic_global_batch_size: bool = False
+    """Let the number of sequences in an update follow what generation finished."""
+    use_rollout_log_probs: bool = False
+    """Take the sampler's log-probs as the old policy's instead of computing them again."""
+    lr: float = Field(1e-6, ge=0)
+    """AdamW's learning rate."""
+    lr_warmup_steps: int = Field(0, ge=0)
+    """Updates over which the learning rate rises from 0."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's weight decay."""
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's β1."""
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    """AdamW's β2."""
+    adam_eps: float = Field(1e-8, gt=0)
+    """AdamW's ε."""
+    clip_grad: float = Field(1.0, ge=0)
+    """Largest norm of the gradient; 0 is off."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model lives; `auto` takes a GPU where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """The model's arithmetic; `auto` is float32 on a CPU and bfloat16 on a GPU."""
+    seed: int = Field(0, ge=0)
+    """Of sampling and of the order of prompts: one seed, one run."""
+
+
+class TopologySection(AlgorithmConfig):
+    """Where everything runs."""
+
+    orchestrator: Literal["local"] = "local"
+    """`local`: everything in this process."""
+    data_parallel_size: PositiveInt = 1
+    """Replicas of the trainer."""
+    tensor_model_parallel_size: PositiveInt = 1
+    """Ranks that share each layer."""
+    pipeline_model_parallel_size: PositiveInt = 1
+    """Ranks that share the stack of layers."""
+    context_parallel_size: PositiveInt = 1
+    """Ranks that share each sequence."""
+
+
+class OutputSection(AlgorithmConfig):
+    """What a run leaves behind."""
+
+    dir: str | None = None
+    """The run directory; left out, `runs/<name of the run file>-<date and time>`."""
+    save_interval: int = Field(0, ge=0)
+    """Steps between checkpoints; 0 saves at the end alone."""
+    samples_per_step: int = Field(4, ge=0)
+    """Responses a step that go into `samples.jsonl`."""
+    tensorboard: bool = True
+    """Write TensorBoard files beside `metrics.jsonl`."""
+
+
+class RunConfig(AlgorithmConfig):
+    """Everything a run is: the run file, resolved."""
+
+    algorithm: AlgorithmSection = AlgorithmSection()
+    model: ModelSection
+    data: DataSection
+    rollout: RolloutSection = RolloutSection()
+    trainer: TrainerSection = TrainerSection()
+    topology: TopologySection = TopologySection()
+    output: OutputSection = OutputSection()
+
+
+FLAGS = (
+    Flag("--calculate-per-token-loss", sets={"algorithm.loss_agg_mode": "token-mean"}),
+    Flag("--fully-async", sets={"trainer.mode": "async"}),
+    Flag("--hf-checkpoint", ("model.path",)),
+    Flag("--hybrid", sets={"trainer.mode": "hybrid"}),
+    Flag("--max-tokens-per-gpu", ("trainer.max_tokens_per_micro_batch",)),
+    Flag("--plugin", ("algorithm.plugins",)),
+    Flag("--ref-load", ("model.ref_hf_model_path",)),
+    Flag("--rollout-max-response-len", ("rollout.max_new_tokens",)),
+    Flag("--use-rollout-logprobs", sets={"trainer.use_rollout_log_probs": True}),
+)
+"""Names that users of this family of trainers know, beside those that every field has by itself."""

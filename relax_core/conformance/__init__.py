@@ -1,0 +1,1 @@
+"""How an algorithm is proven before it costs anything."""

@@ -1,0 +1,130 @@
+"""From entry points and files to plugins. What cannot be loaded is kept as data, with its reason; it takes nothing down."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pluggy
+
+from relax_core import hookspecs
+from relax_core.errors import nearest
+from relax_core.spec import HOOK_API, AlgorithmSpec
+
+GROUP = "relax.plugins"
+DISABLE = "RELAX_DISABLE_PLUGINS"
+HOOKS = sorted(name for name, value in vars(hookspecs).items() if hasattr(value, f"{hookspecs.PROJECT}_spec"))
+
+Status = Literal["loaded", "broken", "disabled", "incompatible", "shadowed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plugin as it was found: by which `name`, from where (`distribution` `version`, or a file), and whether it works."""
+
+    name: str
+    status: Status
+    distribution: str
+    version: str = ""
+    reason: str = ""
+    module: Any = None
+    spec: AlgorithmSpec | None = None
+
+    @property
+    def origin(self) -> str:
+        """`distribution version`, or the file."""
+        return f"{self.distribution} {self.version}".strip()
+
+
+def discover(files: Sequence[Path] = ()) -> list[Plugin]:
+    """Every installed plugin and every file, by name. Entry points of disabled plugins are not imported."""
+    disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",") if name.strip()}
+    found = [_from_entry_point(entry, disabled) for entry in importlib.metadata.entry_points(group=GROUP)]
+    found += [_from_file(path) for path in files]
+    return sorted((_shadow(plugin, found) for plugin in found), key=lambda plugin: (plugin.name, plugin.origin))
+
+
+def _from_entry_point(entry: importlib.metadata.EntryPoint, disabled: set[str]) -> Plugin:
+    distribution = entry.dist.name if entry.dist else "unknown"
+    plugin = Plugin(entry.name, "disabled", distribution, entry.dist.version if entry.dist else "")
+    if entry.name in disabled:
+        return replace(plugin, reason=f"named in {DISABLE}")
+    try:
+        return _inspect(plugin, entry.load())
+    except Exception as error:
+        return replace(plugin, status="broken", reason=_describe(error))
+
+
+def _from_file(path: Path) -> Plugin:
+    plugin = Plugin(path.stem, "broken", str(path))
+    spec = importlib.util.spec_from_file_location(f"relax_plugin_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        return replace(plugin, reason=f"no such Python file: {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+        return _inspect(plugin, module, by_file=True)
+    except Exception as error:
+        return replace(plugin, reason=_describe(error))
+
+
+def _inspect(plugin: Plugin, module: Any, by_file: bool = False) -> Plugin:
+    plugin = replace(plugin, module=module)
+    if problem := _hook_problem(module):
+        return replace(plugin, status="broken", reason=problem)
+    spec = module.algorithm()
+    if not isinstance(spec, AlgorithmSpec):
+        return replace(plugin, status="broken", reason="algorithm() does not return an AlgorithmSpec")
+    plugin = replace(plugin, name=spec.name if by_file else plugin.name, spec=spec)
+    if spec.hook_api != HOOK_API:
+        return replace(plugin, status="incompatible", reason=f"hook_api {spec.hook_api}, this is {HOOK_API}")
+    if spec.name != plugin.name:
+        return replace(plugin, status="broken", reason=f"its spec is named '{spec.name}', its entry point '{plugin.name}'")
+    return replace(plugin, status="loaded")
+
+
+def _hook_problem(module: Any) -> str:
+    """Why pluggy would not take the module as it is: no declaration, a misspelt hook, an argument that no hook has."""
+    manager = plugin_manager()
+    try:
+        manager.register(module)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        marked = [name for name, value in vars(module).items() if hasattr(value, f"{hookspecs.PROJECT}_impl")]
+        unknown = [name for name in marked if name not in HOOKS]
+        if unknown:
+            return f"'{unknown[0]}' is not a hook {nearest(unknown[0], HOOKS)}".strip()
+        return str(error).splitlines()[-1].strip()
+    implemented = {caller.name for caller in manager.get_hookcallers(module) or ()}
+    return "" if "algorithm" in implemented else "it has no algorithm() marked with @hookimpl"
+
+
+def plugin_manager() -> pluggy.PluginManager:
+    """A pluggy manager that knows the contract and no plugin."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _shadow(plugin: Plugin, found: list[Plugin]) -> Plugin:
+    rivals = [other for other in found if other.name == plugin.name and other.status != "disabled"]
+    if len(rivals) < 2 or plugin.status == "disabled":
+        return plugin
+    claims = " and ".join(sorted(other.origin for other in rivals))
+    return replace(plugin, status="shadowed", reason=f"'{plugin.name}' is claimed by {claims}")
+
+
+def _describe(error: BaseException) -> str:
+    where = ""
+    if (trace := error.__traceback__) is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,51 @@
+"""Cutting a packed batch: whole sequences for micro-batches and data-parallel shards, tokens for context-parallel ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from relax_core.batch import Batch, LossBatch, Rollout, build
+from relax_core.groups import Group
+
+B = TypeVar("B", bound=Batch)
+
+
+def select_sequences(batch: B, index: Tensor) -> B:
+    """The sequences at `index` [K], in that order; group ids are numbered anew."""
+    lengths = torch.bincount(batch.sequence_ids, minlength=batch.size)
+    starts = lengths.cumsum(0) - lengths
+    chosen = lengths[index]
+    within = torch.arange(int(chosen.sum()), device=index.device) - (chosen.cumsum(0) - chosen).repeat_interleave(chosen)
+    tokens = starts[index].repeat_interleave(chosen) + within
+    sequences = {name: value[index] for name, value in batch.sequences.items()}
+    if "group_ids" in sequences:
+        sequences["group_ids"] = sequences["group_ids"].unique(return_inverse=True)[1]
+    return replace(
+        batch,
+        sequence_ids=torch.arange(len(index), device=index.device).repeat_interleave(chosen),
+        tokens={name: value[tokens] for name, value in batch.tokens.items()},
+        sequences=sequences,
+    )
+
+
+def select_tokens(batch: B, keep: Tensor) -> B:
+    """The tokens where `keep` [T] is true, of the same sequences: a context-parallel part."""
+    tokens = {name: value[keep] for name, value in batch.tokens.items()}
+    return replace(batch, sequence_ids=batch.sequence_ids[keep], tokens=tokens)
+
+
+def by_count(rollout: Rollout, sequences: int) -> Iterator[Rollout]:
+    """Consecutive cuts of at most `sequences` sequences."""
+    for index in torch.arange(rollout.size, device=rollout.sequence_ids.device).split(sequences):
+        yield select_sequences(rollout, index)
+
+
+def loss_batch(rollout: Rollout, *, group: Group | None = None, **tokens: Tensor) -> LossBatch:
+    """The rollout (or a cut of it) with what a forward pass adds: `log_probs`, and `entropy` where it is computed."""
+    batch: LossBatch = build(LossBatch, rollout.sequence_ids, {**rollout.tokens, **tokens}, rollout.sequences, group)
+    return batch

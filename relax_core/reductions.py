@@ -1,0 +1,100 @@
+"""Metrics over micro-batches and ranks, each by the reduction that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from relax_core.batch import Batch
+from relax_core.groups import Group, Operation
+from relax_core.results import Max, Metric, Min, SequenceMean, Sum, TokenMean
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """What one micro-batch adds to a metric: a total and, for means, how many values it is over (float64 scalars)."""
+
+    operation: Operation
+    total: Tensor
+    count: Tensor
+    mean: bool = False
+
+    def merge(self, other: Partial) -> Partial:
+        """This and another micro-batch's."""
+        return Partial(self.operation, _COMBINE[self.operation](self.total, other.total), self.count + other.count, self.mean)
+
+
+_COMBINE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+_EMPTY = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
+
+
+def partial_of(metric: Metric, batch: Batch) -> Partial:
+    """One batch's share of a metric."""
+    by_sequence = isinstance(metric, SequenceMean) or getattr(metric, "over", "token") == "sequence"
+    value = metric.value.detach().double()
+    live = _live(metric, batch, by_sequence)
+    kept = torch.where(live, value.expand_as(live), _EMPTY[_operation(metric)])
+    operation = _operation(metric)
+    total = kept.sum() if operation == "sum" else _extreme(kept, operation)
+    return Partial(operation, total, live.sum().double(), isinstance(metric, TokenMean | SequenceMean))
+
+
+def _live(metric: Metric, batch: Batch, by_sequence: bool) -> Tensor:
+    if not by_sequence:
+        return batch.live if metric.mask is None else metric.mask
+    every = torch.full_like(batch.rewards, batch.owns_sequences, dtype=torch.bool)
+    return every if metric.mask is None else metric.mask & every
+
+
+def _operation(metric: Metric) -> Operation:
+    return "max" if isinstance(metric, Max) else "min" if isinstance(metric, Min) else "sum"
+
+
+def _extreme(kept: Tensor, operation: Operation) -> Tensor:
+    padded = torch.cat([kept, kept.new_full((1,), _EMPTY[operation])])
+    return padded.max() if operation == "max" else padded.min()
+
+
+@dataclass
+class Metrics:
+    """Metrics of a step, gathered from micro-batches; every rank adds the same names."""
+
+    partials: dict[str, Partial] = field(default_factory=dict)
+
+    def add(self, prefix: str, metrics: Mapping[str, Metric], batch: Batch) -> None:
+        """Take a hook's metrics; a name without a slash gets the phase's prefix."""
+        for name, metric in metrics.items():
+            self.put(name if "/" in name else f"{prefix}/{name}", partial_of(metric, batch))
+
+    def put(self, name: str, partial: Partial) -> None:
+        """Take one partial, merged with what is there."""
+        self.partials[name] = self.partials[name].merge(partial) if name in self.partials else partial
+
+    def update(self, others: Iterable[tuple[str, Partial]]) -> None:
+        """Take all of another's."""
+        for name, partial in others:
+            self.put(name, partial)
+
+    def reduce(self, group: Group) -> dict[str, float]:
+        """The values over all ranks. A mean or an extreme over nothing is left out."""
+        values = {}
+        for name in sorted(self.partials):
+            partial = self.partials[name]
+            total = group.all_reduce(partial.total, partial.operation)
+            count = group.all_reduce(partial.count, "sum")
+            if count > 0 or (partial.operation == "sum" and not partial.mean):
+                values[name] = float(total / count if partial.mean else total)
+        return values
+
+
+def scalar_sum(value: Tensor) -> Partial:
+    """A plain number that micro-batches and ranks add up."""
+    return Partial("sum", value.detach().double(), torch.ones((), dtype=torch.float64, device=value.device))
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Partial:
+    """A quotient whose two parts are summed over micro-batches and ranks before the division."""
+    return Partial("sum", numerator.detach().double(), denominator.detach().double(), mean=True)
