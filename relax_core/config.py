@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
+from relax_core.aggregation import AGGREGATIONS
 from relax_core.spec import AlgorithmConfig, Flag
+
+
+def _known_aggregation(name: str) -> str:
+    if name not in AGGREGATIONS:
+        raise ValueError(f"should be {', '.join(AGGREGATIONS)}")
+    return name
 
 
 class AlgorithmSection(AlgorithmConfig):
@@ -16,7 +23,7 @@ class AlgorithmSection(AlgorithmConfig):
     """Plugin that estimates the advantages; the default is the one that declares itself so."""
     policy_loss: str | None = None
     """Plugin that gives the policy loss; left out, the estimator's own."""
-    loss_agg_mode: str = "token-mean"
+    loss_agg_mode: Annotated[str, AfterValidator(_known_aggregation)] = "token-mean"
     """How per-token losses become one number: `token-mean`, `seq-mean-token-mean` or `seq-mean-token-sum-norm`."""
     loss_agg_length: PositiveInt | None = None
     """The constant of `seq-mean-token-sum-norm`; left out, `rollout.max_new_tokens`."""
@@ -200,7 +207,6 @@ FLAGS = (
     Flag("--hf-checkpoint", ("model.path",)),
     Flag("--hybrid", sets={"trainer.mode": "hybrid"}),
     Flag("--max-tokens-per-gpu", ("trainer.max_tokens_per_micro_batch",)),
-    Flag("--plugin", ("algorithm.plugins",)),
     Flag("--ref-load", ("model.ref_hf_model_path",)),
     Flag("--rollout-max-response-len", ("rollout.max_new_tokens",)),
     Flag("--use-rollout-logprobs", sets={"trainer.use_rollout_log_probs": True}),

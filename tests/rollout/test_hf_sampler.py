@@ -233,16 +233,29 @@ def test_a_stop_token_ends_a_response_and_stays_in_it(source, sampler, model, to
     assert {None, 0, 4} <= endings
 
 
-@pytest.mark.parametrize("stop", [("ab",), ("é",), ("cab", "bb"), ("a<bos>", "éa")])
-def test_a_stop_string_ends_a_response(stop, monkeypatch):
-    tokenizer = build_tokenizer(["a", "b", "c", "Ã", "©"])  # the last two are the bytes of é
+E_ACUTE = ["Ã", "©"]  # the two bytes of é
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "decoder", "stop"),
+    [
+        (["a", "b", "c"], decoders.ByteLevel(), ("ab",)),
+        (["a", "b", "c", *E_ACUTE], decoders.ByteLevel(), ("cab", "é")),
+        (["a", *E_ACUTE], decoders.ByteLevel(), ("aaa<bos>", "aéa")),
+        (E_ACUTE, decoders.ByteLevel(), ("éé",)),
+        (["▁", "a", "b"], decoders.Metaspace(), (" b",)),  # decoding drops a space at the start
+    ],
+)
+def test_a_stop_string_ends_a_response(alphabet, decoder, stop, monkeypatch):
+    tokenizer = build_tokenizer(alphabet)
+    tokenizer.backend_tokenizer.decoder = decoder
     sampler = HFSampler(build_model(scale=0.1), tokenizer)
-    unstopped = sampler.generate(PROMPTS, SamplingParams(n=30, max_new_tokens=12))
+    unstopped = sampler.generate(PROMPTS, SamplingParams(n=200, max_new_tokens=12))
     decode, tails = tokenizer.batch_decode, []
     monkeypatch.setattr(
         tokenizer, "batch_decode", lambda rows, **options: tails.extend(rows) or decode(rows, **options)
     )
-    groups = sampler.generate(PROMPTS, SamplingParams(n=30, max_new_tokens=12, stop=stop))
+    groups = sampler.generate(PROMPTS, SamplingParams(n=200, max_new_tokens=12, stop=stop))
     reasons = set()
     for (_, whole), (_, actual) in zip(pairs(PROMPTS, unstopped), pairs(PROMPTS, groups), strict=True):
         prefixes = [whole.token_ids[:length] for length in range(1, 13)]

@@ -1,0 +1,94 @@
+"""`relax`: the commands, and how an error ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from relax_core.cli.command import OVERRIDES, RunCommand
+from relax_core.errors import RelaxError
+
+app = typer.Typer(
+    name="relax",
+    help="Reinforcement-learning algorithms for language models, as plugins.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help"]},
+)
+plugins = typer.Typer(help="Look at the installed algorithms and components.", no_args_is_help=True)
+app.add_typer(plugins, name="plugins")
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.", show_default=False)]
+PluginPaths = Annotated[
+    list[Path] | None, typer.Option("--plugin", metavar="FILE.py", help="A plugin file, used like an installed one.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (versioned, stable).")]
+
+
+@app.command(cls=RunCommand)
+def train(
+    context: typer.Context,
+    run: RunPath,
+    plugin: PluginPaths = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN_DIR", help="Go on from the newest checkpoint of this run directory.")
+    ] = None,
+) -> None:
+    """Train a policy: the main job. Every field of the run file is also a flag."""
+    from relax_core.cli.train import train as start
+
+    start(run, context.meta[OVERRIDES], plugin or [], resume)
+
+
+@app.command(cls=RunCommand)
+def check(context: typer.Context, run: RunPath, plugin: PluginPaths = None, as_json: AsJson = False) -> None:
+    """Say everything that can be known before a run, without loading a model."""
+    from relax_core.cli.check import check as look
+
+    look(run, context.meta[OVERRIDES], plugin or [], as_json)
+
+
+@app.command()
+def plot(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory.", show_default=False)],
+    output: Annotated[Path | None, typer.Option(help="The picture; left out, RUN_DIR/curves.png.")] = None,
+) -> None:
+    """Draw reward, loss, response length and KL as a picture, and the reward in the terminal."""
+    from relax_core.cli.plot import plot as draw
+
+    draw(run_dir, output)
+
+
+@plugins.command("list")
+def list_plugins(plugin: PluginPaths = None, as_json: AsJson = False) -> None:
+    """List every plugin that is installed, the broken ones with their reason."""
+    from relax_core.cli.plugins import list_plugins as show
+
+    show(plugin or [], as_json)
+
+
+@plugins.command()
+def info(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A plugin's name.", show_default=False)],
+    plugin: PluginPaths = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a plugin declares: its paper, roles, capabilities, fields and flags."""
+    from relax_core.cli.plugins import show_plugin as show
+
+    show(name, plugin or [], as_json)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script. A `RelaxError` is one message on stderr and its exit code; never a traceback."""
+    try:
+        result: Any = app(arguments, standalone_mode=True)
+    except RelaxError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(result)

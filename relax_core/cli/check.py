@@ -1,0 +1,50 @@
+"""`relax check`, and the same check before `relax train`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relax_core.binding import Binding, bind
+from relax_core.runfile import ResolvedRun, read, resolve
+from relax_core.startup import check as start_up_check
+from relax_core.startup import hidden_by_failure
+from relax_core.topology import Violation
+
+FINDINGS = 1
+
+
+def prepare(
+    run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path]
+) -> tuple[ResolvedRun, Binding, list[Violation]]:
+    """Read, resolve, bind and check a run; plugins that cannot be used are named on stderr."""
+    resolved = resolve(read(run), overrides, plugins)
+    binding = bind(resolved.registry, resolved.choice, resolved.config.algorithm)
+    for plugin in hidden_by_failure(resolved.registry.plugins):
+        print(f"warning: plugin '{plugin.name}' ({plugin.origin}) is {plugin.status}: {plugin.reason}", file=sys.stderr)
+    return resolved, binding, start_up_check(resolved, binding)
+
+
+def report(violations: Sequence[Violation], file: Any) -> bool:
+    """Print violations, one line each; True when one of them is an error."""
+    for violation in violations:
+        print(f"{violation.severity}: {violation.message}", file=file)
+    return any(violation.severity == "error" for violation in violations)
+
+
+def check(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], as_json: bool) -> None:
+    """Print what is wrong with a run on stdout; exit 1 when it would not start."""
+    _, _, violations = prepare(run, overrides, plugins)
+    failed = any(violation.severity == "error" for violation in violations)
+    if as_json:
+        keys = ("code", "severity", "plugin", "setting", "problem", "fix")
+        findings = [{key: getattr(violation, key) for key in keys} for violation in violations]
+        print(json.dumps({"version": 1, "ok": not failed, "findings": findings}, indent=2))
+    else:
+        report(violations, sys.stdout)
+        errors = sum(violation.severity == "error" for violation in violations)
+        print(f"{run}: {errors} errors, {len(violations) - errors} warnings")
+    sys.exit(FINDINGS if failed else 0)

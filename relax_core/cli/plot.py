@@ -1,0 +1,62 @@
+"""`relax plot`: curves of a run as a picture, and the reward in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from relax_core.orchestration.record import read_metrics
+
+PANELS = (
+    ("reward", ("rollout/reward_mean",)),
+    ("loss", ("train/loss",)),
+    ("response length", ("rollout/response_length_mean",)),
+    ("KL", ("train/ref_kl", "train/approx_kl", "train/is_approx_k3_kl")),
+)
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+
+
+def plot(run_dir: Path, output: Path | None) -> None:
+    """Write the picture; print the reward's curve and where the picture is."""
+    records = read_metrics(run_dir)
+    picture = output or run_dir / "curves.png"
+    _draw(records, picture, run_dir.name)
+    rewards = [record["rollout/reward_mean"] for record in records if "rollout/reward_mean" in record]
+    print(f"reward {rewards[0]:.3f} {sparkline(rewards)} {rewards[-1]:.3f}  ({len(records)} steps)")
+    print(picture)
+
+
+def sparkline(values: list[float]) -> str:
+    """A curve in one line of text, at most `WIDTH` wide."""
+    size = -(-len(values) // WIDTH)
+    means = [sum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size)]
+    low, span = min(means), (max(means) - min(means)) or 1.0
+    return "".join(BLOCKS[round((mean - low) / span * (len(BLOCKS) - 1))] for mean in means)
+
+
+def _draw(records: list[dict[str, float]], picture: Path, title: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
+    for axis, (name, keys) in zip(axes.flat, PANELS, strict=True):
+        _panel(axis, records, keys)
+        axis.set_title(name)
+        axis.grid(alpha=0.3)
+    for axis in axes[1]:
+        axis.set_xlabel("step")
+    figure.suptitle(title)
+    figure.savefig(picture, dpi=120)
+    pyplot.close(figure)
+
+
+def _panel(axis: Any, records: list[dict[str, float]], keys: tuple[str, ...]) -> None:
+    present = [key for key in keys if any(key in record for record in records)]
+    for key in present:
+        points = [(record["step"], record[key]) for record in records if key in record]
+        axis.plot(*zip(*points, strict=True), label=key, marker="." if len(points) < 40 else None)
+    if len(present) > 1:
+        axis.legend(fontsize="small")

@@ -1,0 +1,55 @@
+"""How a run shows itself: a bar on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from relax_core.orchestration.local import StepReport
+
+
+@contextmanager
+def progress(done: int, total: int) -> Iterator[Callable[[StepReport], None]]:
+    """Gives the function that takes each step's report. Everything goes to stderr."""
+    if sys.stderr.isatty():
+        yield from _bar(done, total)
+    else:
+        yield _lines(done)
+
+
+def _bar(done: int, total: int) -> Iterator[Callable[[StepReport], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("training", total=total, completed=done, status="starting")
+        yield lambda report: bar.update(task, completed=report.step, status=_status(report))
+
+
+def _lines(done: int) -> Callable[[StepReport], None]:
+    start = time.monotonic()
+
+    def show(report: StepReport) -> None:
+        left = (time.monotonic() - start) / (report.step - done) * (report.total - report.step)
+        line = f"step {report.step}/{report.total} {_status(report)} left {_clock(left)}"
+        print(line, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _status(report: StepReport) -> str:
+    metrics = report.metrics
+    parts = [f"reward {metrics['rollout/reward_mean']:.3f}"]
+    parts += [f"loss {metrics['train/loss']:+.4f}"] if "train/loss" in metrics else ["nothing to train on"]
+    parts += [f"length {metrics['rollout/response_length_mean']:.1f}"] if "rollout/response_length_mean" in metrics else []
+    return " ".join([*parts, f"{report.tokens_per_second:.0f} tokens/s"])
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,72 @@
+"""`relax train`: check, run, report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from relax_core.cli.check import FINDINGS, prepare, report
+from relax_core.cli.progress import progress
+from relax_core.orchestration.record import RunDirectory
+
+INTERRUPTED = 130
+
+
+class Interruption:
+    """The first Ctrl-C asks the run to stop after its step; the second one stops it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, *_: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\ninterrupted: finishing this step, then saving (again to stop at once)", file=sys.stderr)
+
+
+@contextmanager
+def _listening() -> Iterator[Interruption]:
+    interruption = Interruption()
+    before = signal.signal(signal.SIGINT, interruption)
+    try:
+        yield interruption
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resume: Path | None) -> None:
+    """Run to the end, or until Ctrl-C; say where everything is."""
+    resolved, binding, violations = prepare(run, overrides, plugins)
+    if report(violations, sys.stderr):
+        sys.exit(FINDINGS)
+    from relax_core.orchestration.local import LocalRun
+
+    with _listening() as interruption:
+        try:
+            job = LocalRun(resolved, binding)
+            tensorboard = resolved.config.output.tensorboard
+            if resume is None:
+                directory = RunDirectory.create(resolved, binding, run.stem)
+            else:
+                directory = RunDirectory.reopen(resume, job.resume(resume), tensorboard=tensorboard)
+            with progress(job.step, resolved.config.trainer.num_rollout) as show:
+                finished = job.run(directory, show, lambda: interruption.asked)
+            directory.close()
+        except KeyboardInterrupt:
+            print("stopped at once: nothing was saved after the last checkpoint", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+    _say_goodbye(run, directory.path, job.step, finished)
+
+
+def _say_goodbye(run: Path, directory: Path, step: int, finished: bool) -> None:
+    if not finished:
+        print(f"stopped after step {step}, saved in {directory}", file=sys.stderr)
+        print(f"go on with: relax train {run} --resume {directory}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    print(f"done: {step} steps, run directory {directory}", file=sys.stderr)
+    print(f"curves: relax plot {directory}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Training engines: forward, backward, optimizer, checkpoint, behind one protocol."""

@@ -1,0 +1,68 @@
+"""What a training engine is given and what it does, the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from relax_core.batch import Rollout
+    from relax_core.reductions import Metrics
+    from relax_core.runtime import Runtime
+
+Policy = Literal["actor", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The token ids of S sequences, prompts and responses apart."""
+
+    prompts: list[list[int]]
+    responses: list[list[int]]
+
+    def select(self, index: Sequence[int]) -> Tokens:
+        """The sequences at `index`, in that order."""
+        return Tokens([self.prompts[i] for i in index], [self.responses[i] for i in index])
+
+    def lengths(self) -> list[int]:
+        """Prompt and response tokens of each sequence."""
+        return [len(prompt) + len(response) for prompt, response in zip(self.prompts, self.responses, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one optimizer update did: metrics to be reduced, the gradient's norm before clipping, the learning rate.
+
+    `applied` is false when nothing was live, and nothing was changed.
+    """
+
+    metrics: Metrics
+    grad_norm: float
+    lr: float
+    applied: bool
+
+
+class TrainingEngine(Protocol):
+    """The policy under training."""
+
+    def score(self, tokens: Tokens, policy: Policy) -> Tensor:
+        """[T] log-probs of the response tokens, in eval mode and without a graph."""
+
+    def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
+        """One optimizer update on a mini-batch."""
+
+    def refresh_reference(self) -> None:
+        """Copy the actor into the reference."""
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The actor's weights by name in Hugging Face form."""
+
+    def save(self, directory: Path) -> None:
+        """Write weights that `from_pretrained` loads, and the state that training goes on from."""
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote."""

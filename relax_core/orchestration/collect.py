@@ -1,0 +1,75 @@
+"""From sampled responses to a packed rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from relax_core.batch import FinishReason, Rollout, build
+from relax_core.data.prompts import Prompt
+from relax_core.data.rewards import Sample
+from relax_core.engines.types import Tokens
+from relax_core.errors import LoadError
+from relax_core.rollout.types import Completion
+from relax_core.spec import SequenceField
+
+REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+@dataclass(slots=True)
+class Response:
+    """One sampled response with its prompt; `group` is the prompt's place in the step, `reward` as shaped so far."""
+
+    prompt: Prompt
+    completion: Completion
+    sample: Sample
+    group: int
+    score: float
+    reward: float
+
+
+def tokens_of(sequences: Sequence[Response]) -> Tokens:
+    """Their token ids."""
+    return Tokens([each.prompt.token_ids for each in sequences], [each.completion.token_ids for each in sequences])
+
+
+def pack(
+    sequences: Sequence[Response], version: int, fields: Sequence[SequenceField], device: torch.device
+) -> Rollout:
+    """A rollout of whole sequences; `version` is that of the weights that train on it, for the staleness of each token."""
+    lengths = torch.tensor([len(each.completion.token_ids) for each in sequences])
+    groups = {group: index for index, group in enumerate(dict.fromkeys(each.group for each in sequences))}
+    log_probs = [value for each in sequences for value in each.completion.log_probs]
+    staleness = torch.tensor([version - each.completion.version for each in sequences])
+    tokens = {
+        "raw_mask": torch.ones(int(lengths.sum()), dtype=torch.bool),
+        "rollout_log_probs": torch.tensor(log_probs, dtype=torch.float32),
+        "staleness": staleness.repeat_interleave(lengths),
+    }
+    per_sequence = {
+        "rewards": torch.tensor([each.reward for each in sequences], dtype=torch.float32),
+        "group_ids": torch.tensor([groups[each.group] for each in sequences]),
+        "lengths": lengths,
+        "finish_reasons": torch.tensor([REASONS[each.completion.finish_reason] for each in sequences]),
+        **{field.name: torch.tensor([_field(each, field) for each in sequences]) for field in fields},
+    }
+    ids = torch.arange(len(sequences)).repeat_interleave(lengths)
+    rollout: Rollout = build(
+        Rollout,
+        ids.to(device),
+        {name: value.to(device) for name, value in tokens.items()},
+        {name: value.to(device) for name, value in per_sequence.items()},
+    )
+    return rollout
+
+
+def _field(sequence: Response, field: SequenceField) -> float:
+    row = sequence.prompt.example
+    value = row.metadata.get(field.name)
+    if isinstance(value, bool | int | float):
+        return value
+    raise LoadError(
+        f"row '{row.id}' has no number under '{field.name}'", who="data", fix=f"give every row a '{field.name}'"
+    )

@@ -1,0 +1,52 @@
+"""The start-up rules of the core. A rule is a code, a title and a function that gives what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from relax_core.binding import Binding
+from relax_core.topology import Topology, Violation
+
+Finding = tuple[str, str, str]
+"""The setting at fault, the problem, and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a rule looks at: the resolved run, its plugins, and the options that were set but belong to no chosen plugin."""
+
+    topology: Topology
+    binding: Binding
+    ignored: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A start-up rule; `code` is stable, `title` is its line in the documentation."""
+
+    code: str
+    title: str
+    severity: Literal["error", "warning"]
+    find: Callable[[Run], Iterable[Finding]]
+
+    def violations(self, run: Run) -> Iterator[Violation]:
+        """What is wrong with the run."""
+        for setting, problem, fix in self.find(run):
+            yield Violation(self.code, setting, problem, fix, self.severity)
+
+
+RULES: list[Rule] = []
+
+
+def rule(
+    code: str, title: str, severity: Literal["error", "warning"] = "error"
+) -> Callable[[Callable[[Run], Iterable[Finding]]], Callable[[Run], Iterable[Finding]]]:
+    """Declare a rule of the core."""
+
+    def declare(find: Callable[[Run], Iterable[Finding]]) -> Callable[[Run], Iterable[Finding]]:
+        RULES.append(Rule(code, title, severity, find))
+        return find
+
+    return declare

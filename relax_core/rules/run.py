@@ -1,0 +1,94 @@
+"""Rules about the run itself: sizes, sampling, data, and what this orchestrator and these engines can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from relax_core.rules import Finding, Run, rule
+
+
+@rule("RLX101", "Prompts come from exactly one place")
+def one_source(run: Run) -> Iterable[Finding]:
+    data = run.topology.run.data
+    given = [name for name in ("path", "task", "source") if getattr(data, name) is not None]
+    if len(given) != 1:
+        problem = f"prompts come from {' and '.join(given)}" if given else "nothing says where prompts come from"
+        yield "data", problem, "give exactly one of data.path, data.task, data.source"
+
+
+@rule("RLX102", "Every update has the same number of sequences")
+def batches_divide(run: Run) -> Iterable[Finding]:
+    topology, trainer = run.topology, run.topology.run.trainer
+    sequences, size, updates = topology.sequences_per_rollout, topology.global_batch_size, topology.num_steps_per_rollout
+    if size * updates == sequences:
+        return
+    setting = "trainer.num_steps_per_rollout" if trainer.global_batch_size is None else "trainer.global_batch_size"
+    made = f"{topology.rollout_batch_size} prompts × {topology.n_samples_per_prompt} samples = {sequences} sequences"
+    divisors = ", ".join(str(n) for n in range(1, sequences + 1) if sequences % n == 0)
+    yield setting, f"{made} do not make {updates} updates of {size}", f"write one of {divisors}"
+
+
+@rule("RLX103", "The temperature is positive")
+def positive_temperature(run: Run) -> Iterable[Finding]:
+    temperature = run.topology.run.rollout.temperature
+    if not temperature > 0:
+        yield "rollout.temperature", f"{temperature} is not a temperature to learn at", "write more than 0, 1.0 for example"
+
+
+@rule("RLX104", "Truncated sampling moves the sampler's log-probs away from the trainer's", "warning")
+def truncated_sampling(run: Run) -> Iterable[Finding]:
+    rollout, trainer = run.topology.run.rollout, run.topology.run.trainer
+    if rollout.top_p < 1 or rollout.top_k > 0:
+        setting = "rollout.top_p" if rollout.top_p < 1 else "rollout.top_k"
+        taken = "; they are taken as the old policy's" if trainer.use_rollout_log_probs else ""
+        problem = f"log-probs are those of the truncated distribution, the trainer's of the whole{taken}"
+        yield setting, problem, "write top_p: 1.0 and top_k: 0, or correct it with algorithm.is_correction"
+
+
+@rule("RLX105", "The local orchestrator is synchronous")
+def local_is_synchronous(run: Run) -> Iterable[Finding]:
+    if run.topology.mode != "sync":
+        yield "trainer.mode", f"the local orchestrator cannot run '{run.topology.mode}'", "write trainer.mode: sync"
+    if run.topology.run.rollout.partial_rollout:
+        yield "rollout.partial_rollout", "the hf engine finishes every response", "write partial_rollout: false"
+    if run.topology.run.trainer.use_dynamic_global_batch_size:
+        problem = "a synchronous rollout always has all its sequences"
+        yield "trainer.use_dynamic_global_batch_size", problem, "write use_dynamic_global_batch_size: false"
+
+
+@rule("RLX106", "The torch engine is one process")
+def torch_is_one_process(run: Run) -> Iterable[Finding]:
+    for name, size in run.topology.run.topology:
+        if name.endswith("_size") and size > 1:
+            yield f"topology.{name}", f"the torch engine trains in one process, not on {size} ranks", f"write {name}: 1"
+
+
+@rule("RLX107", "Staleness needs a mode that has any")
+def staleness_has_a_mode(run: Run) -> Iterable[Finding]:
+    if run.topology.mode == "sync" and run.topology.max_staleness > 0:
+        yield "trainer.max_staleness", "a synchronous run has no stale samples", "write max_staleness: 0"
+
+
+@rule("RLX108", "The length constant is read by one aggregation alone")
+def length_is_read(run: Run) -> Iterable[Finding]:
+    algorithm = run.topology.run.algorithm
+    if algorithm.loss_agg_length is not None and algorithm.loss_agg_mode != "seq-mean-token-sum-norm":
+        fix = "write loss_agg_mode: seq-mean-token-sum-norm, or leave it out"
+        yield "algorithm.loss_agg_length", f"'{algorithm.loss_agg_mode}' does not read it", fix
+
+
+@rule("RLX109", "A micro-batch has room for a response", "warning")
+def budget_holds_a_response(run: Run) -> Iterable[Finding]:
+    trainer, longest = run.topology.run.trainer, run.topology.run.rollout.max_new_tokens
+    if trainer.use_dynamic_batch_size and trainer.max_tokens_per_micro_batch < longest:
+        problem = f"{trainer.max_tokens_per_micro_batch} tokens hold no response of {longest}; it goes alone, over the budget"
+        yield "trainer.max_tokens_per_micro_batch", problem, f"write more than {longest}"
+
+
+@rule("RLX110", "The warm-up ends before the run does", "warning")
+def warmup_ends(run: Run) -> Iterable[Finding]:
+    trainer = run.topology.run.trainer
+    updates = trainer.num_rollout * run.topology.num_steps_per_rollout
+    if trainer.lr_warmup_steps >= updates:
+        problem = f"{trainer.lr_warmup_steps} updates of warm-up in a run of {updates}"
+        yield "trainer.lr_warmup_steps", problem, f"write less than {updates}"
