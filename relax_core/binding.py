@@ -9,6 +9,7 @@ from typing import Any
 from relax_core.compose import Choice
 from relax_core.config import AlgorithmSection
 from relax_core.discovery import HOOKS, Plugin, plugin_manager
+from relax_core.errors import PluginError, RelaxError, describe
 from relax_core.registry import Registry, spec_of
 from relax_core.spec import AlgorithmConfig, AlgorithmSpec, Role, RoleName, capability
 
@@ -34,7 +35,12 @@ class BoundPlugin:
         for role, hooks in ROLE_HOOKS.items():
             if hook in hooks and role in self.configs:
                 config = self.configs[role]
-        return self.hooks[hook](config=config, **arguments)[0]
+        try:
+            return self.hooks[hook](config=config, **arguments)[0]
+        except RelaxError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{hook} raised {describe(error)}", who=f"plugin '{self.name}'") from error
 
 
 ROLE_HOOKS: dict[RoleName, tuple[str, ...]] = {

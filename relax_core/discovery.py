@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pluggy
 
 from relax_core import hookspecs
-from relax_core.errors import nearest
+from relax_core.errors import describe, nearest
 from relax_core.spec import HOOK_API, AlgorithmSpec
 
 GROUP = "relax.plugins"
@@ -58,7 +58,7 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint, disabled: set[str]) 
     try:
         return _inspect(plugin, entry.load())
     except Exception as error:
-        return replace(plugin, status="broken", reason=_describe(error))
+        return replace(plugin, status="broken", reason=describe(error))
 
 
 def _from_file(path: Path) -> Plugin:
@@ -72,7 +72,7 @@ def _from_file(path: Path) -> Plugin:
         spec.loader.exec_module(module)
         return _inspect(plugin, module, by_file=True)
     except Exception as error:
-        return replace(plugin, reason=_describe(error))
+        return replace(plugin, reason=describe(error))
 
 
 def _inspect(plugin: Plugin, module: Any, by_file: bool = False) -> Plugin:
@@ -119,12 +119,3 @@ def _shadow(plugin: Plugin, found: list[Plugin]) -> Plugin:
         return plugin
     claims = " and ".join(sorted(other.origin for other in rivals))
     return replace(plugin, status="shadowed", reason=f"'{plugin.name}' is claimed by {claims}")
-
-
-def _describe(error: BaseException) -> str:
-    where = ""
-    if (trace := error.__traceback__) is not None:
-        while trace.tb_next is not None:
-            trace = trace.tb_next
-        where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
-    return f"{type(error).__name__}: {error}{where}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from pathlib import Path
+
 
 class RelaxError(Exception):
     """A mistake that a user can correct. `exit_code` is what the command line ends with."""
@@ -43,9 +46,17 @@ class PluginError(RunError):
     """A hook returned something that the contract does not allow."""
 
 
+def describe(error: BaseException) -> str:
+    """`Type: message (file.py:line)`, the place being where it was raised."""
+    where = ""
+    if (trace := error.__traceback__) is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+    return f"{type(error).__name__}: {error}{where}"
+
+
 def nearest(name: str, known: list[str]) -> str:
     """`did you mean 'x'?` for the known name closest to `name`; empty when none is close."""
-    from difflib import get_close_matches
-
     matches = get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean '{matches[0]}'?" if matches else ""

@@ -71,10 +71,10 @@ class _Summed(torch.autograd.Function):
         return group.all_reduce(x, "sum")
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.group.all_reduce(grad.contiguous(), "sum"), None
 
 
 def summed(x: Tensor, group: Group) -> Tensor:
     """The sum of `x` over the ranks, differentiable."""
-    return x if group.size == 1 else _Summed.apply(x, group)  # type: ignore[no-any-return,no-untyped-call]
+    return x if group.size == 1 else _Summed.apply(x, group)  # type: ignore[no-untyped-call]

@@ -24,7 +24,7 @@ def select_sequences(batch: B, index: Tensor) -> B:
     tokens = starts[index].repeat_interleave(chosen) + within
     sequences = {name: value[index] for name, value in batch.sequences.items()}
     if "group_ids" in sequences:
-        sequences["group_ids"] = sequences["group_ids"].unique(return_inverse=True)[1]
+        sequences["group_ids"] = torch.unique(sequences["group_ids"], return_inverse=True)[1]
     return replace(
         batch,
         sequence_ids=torch.arange(len(index), device=index.device).repeat_interleave(chosen),
@@ -41,11 +41,11 @@ def select_tokens(batch: B, keep: Tensor) -> B:
 
 def by_count(rollout: Rollout, sequences: int) -> Iterator[Rollout]:
     """Consecutive cuts of at most `sequences` sequences."""
-    for index in torch.arange(rollout.size, device=rollout.sequence_ids.device).split(sequences):
+    for index in torch.split(torch.arange(rollout.size, device=rollout.sequence_ids.device), sequences):
         yield select_sequences(rollout, index)
 
 
-def loss_batch(rollout: Rollout, *, group: Group | None = None, **tokens: Tensor) -> LossBatch:
+def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor) -> LossBatch:
     """The rollout (or a cut of it) with what a forward pass adds: `log_probs`, and `entropy` where it is computed."""
     batch: LossBatch = build(LossBatch, rollout.sequence_ids, {**rollout.tokens, **tokens}, rollout.sequences, group)
     return batch

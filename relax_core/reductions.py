@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +27,7 @@ class Partial:
         return Partial(self.operation, _COMBINE[self.operation](self.total, other.total), self.count + other.count, self.mean)
 
 
-_COMBINE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 _EMPTY = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
 
 

@@ -14,7 +14,7 @@ from relax_core.binding import Binding, BoundPlugin
 from relax_core.context import Context
 from relax_core.errors import PluginError
 from relax_core.numerics.kl import kl_estimate
-from relax_core.numerics.normalize import normalize
+from relax_core.normalization import normalize
 from relax_core.reductions import Metrics, ratio
 from relax_core.results import (
     Advantage,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 HOOK_API = 1
 
 T = TypeVar("T")
-Declared = T | Callable[[Any], T]
+Declared: TypeAlias = T | Callable[[Any], T]
 """A capability: a value, or a function of the plugin's config that gives it."""
 
 AggregationName = str

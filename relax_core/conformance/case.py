@@ -123,4 +123,4 @@ def _pack(sequences: list[dict[str, Any]], key: str, dtype: torch.dtype) -> Tens
 
 
 def _unpack(value: Tensor, lengths: list[int]) -> list[list[float]]:
-    return [part.tolist() for part in value.detach().split(lengths)]
+    return [part.tolist() for part in torch.split(value.detach(), lengths)]

@@ -71,7 +71,7 @@ def train_actor(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor
     """One update of the policy: `forward` is what its forward pass gives for every token, `log_probs` and the like."""
 
     def step(prepared: Rollout, values: Mapping[str, Tensor], grid: Grid) -> LossOutput:
-        return runtime.loss(loss_batch(prepared, group=grid.context, **values))
+        return runtime.loss(loss_batch(prepared, grid.context, **values))
 
     return _train(runtime, rollout, forward, cuts, step)
 

@@ -45,7 +45,7 @@ class TorchEngine:
         self.device, self._autocast = _placement(settings.trainer)
         self.tokenizer = tokenizer
         self.model = model.to(self.device)
-        self.reference = None if reference is None else reference.to(self.device).requires_grad_(False).eval()
+        self.reference: Any = None if reference is None else reference.to(self.device).requires_grad_(False).eval()
         check_head(self.model)
         self._vocabulary = vocabulary_limit(self.model, tokenizer)
         if settings.trainer.gradient_checkpointing:
@@ -55,7 +55,7 @@ class TorchEngine:
 
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens under the actor or the reference, cut as training cuts them."""
-        model = self.model if policy == "actor" else self.reference
+        model: Any = self.model if policy == "actor" else self.reference
         index = self._cuts(tokens)
         with torch.no_grad(), evaluating(model):
             parts = [self._forward(model, tokens.select(cut), entropy=False)[0] for cut in index]
@@ -69,7 +69,7 @@ class TorchEngine:
             part = select_sequences(rollout, torch.tensor(cut, device=self.device))
             log_probs, entropy = self._forward(self.model, tokens.select(cut), entropy=self.settings.entropy)
             extra = {"log_probs": log_probs} if entropy is None else {"log_probs": log_probs, "entropy": entropy}
-            output = runtime.loss(loss_batch(part, **extra), step)
+            output = runtime.loss(loss_batch(part, None, **extra), step)
             output.sum.backward()  # type: ignore[no-untyped-call]
             count = count + output.count
             metrics.update(output.metrics.partials.items())
@@ -173,5 +173,5 @@ def _optimizer(model: Any, settings: TorchSettings) -> tuple[Any, Any]:
 def _restore(parts: list[Tensor], index: list[list[int]], lengths: list[int]) -> Tensor:
     """Put the sequences of all cuts back in the order of the batch."""
     order = [i for cut in index for i in cut]
-    pieces = torch.cat(parts).split([lengths[i] for i in order])
+    pieces = torch.split(torch.cat(parts), [lengths[i] for i in order])
     return torch.cat([piece for _, piece in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0])])

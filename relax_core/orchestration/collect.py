@@ -20,14 +20,14 @@ REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 @dataclass(slots=True)
 class Response:
-    """One sampled response with its prompt; `group` is the prompt's place in the step, `reward` as shaped so far."""
+    """One sampled response: `group` is its prompt's place in the run, `score` what the reward said, `reward` as shaped."""
 
     prompt: Prompt
     completion: Completion
     sample: Sample
     group: int
-    score: float
-    reward: float
+    score: float = 0.0
+    reward: float = 0.0
 
 
 def tokens_of(sequences: Sequence[Response]) -> Tokens:

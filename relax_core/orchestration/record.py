@@ -133,4 +133,4 @@ def _write_config(path: Path, resolved: ResolvedRun) -> None:
 def _board(path: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(path))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(path))

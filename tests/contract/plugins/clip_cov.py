@@ -18,7 +18,6 @@ from relax_core import (
     Component,
     ComponentConfig,
     Rollout,
-    TokenMean,
     Topology,
     Violation,
     hookimpl,
@@ -59,11 +58,6 @@ def silenced(rollout: Rollout, advantages: Tensor, config: Config) -> Tensor:
     if count == 0:
         return torch.zeros_like(eligible)
     return eligible & (covariance >= every.topk(count).values[-1])
-
-
-@hookimpl
-def rollout_metrics(rollout: Rollout) -> dict[str, TokenMean]:
-    return {"clip_cov_silent": TokenMean(rollout.advantages == 0)}
 
 
 @hookimpl

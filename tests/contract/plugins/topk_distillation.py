@@ -1,4 +1,4 @@
-"""On-policy distillation on the teacher's top-k candidates (arXiv:2306.13649, GKD; the Jensen–Shannon form is its eq. 1).
+"""On-policy distillation on the teacher's top-k candidates (arXiv:2306.13649, whose eq. 1 is the Jensen–Shannon form).
 
 q, p: teacher and policy, renormalised over the candidates;  m = βq + (1 − β)p
 forward Σ q log(q/p);  reverse Σ p log(p/q);  jsd βKL(q‖m) + (1 − β)KL(p‖m)
