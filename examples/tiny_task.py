@@ -25,9 +25,13 @@ def examples() -> list[dict[str, Any]]:
 
 
 def reward(sample: Sample) -> float:
-    """The share of positions that are right, the end of the sequence counted as one; 1.0 only for a right answer."""
+    """Half for the share of characters that are of the kind, half for ending near the right length.
+
+    1.0 only for a right answer; a response that was cut off gets a half at most.
+    """
     kind, count = KINDS[sample.answer["kind"]], sample.answer["count"]
     ended = sample.finish_reason == "stop"
     length = len(sample.response_ids) - ended
-    right = sum(character in kind for character in sample.response[:count])
-    return (right + (ended and length == count)) / (max(length, count) + 1)
+    right_kind = sum(character in kind for character in sample.response) / max(length, 1)
+    right_length = ended * max(0.0, 1 - abs(length - count) / count)
+    return 0.5 * right_kind + 0.5 * right_length

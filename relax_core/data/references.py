@@ -15,6 +15,14 @@ from typing import Any
 
 from relax_core.errors import LoadError, nearest
 
+EXTRAS = {
+    "gguf": "gguf",
+    "math_verify": "math",
+    "megatron": "megatron",
+    "ray": "ray",
+    "reasoning_gym": "tasks",
+    "vllm": "vllm",
+}
 FORMS = "`path/to/file.py:function` or `package.module:function`"
 
 
@@ -101,12 +109,21 @@ def load_module(place: str, who: str) -> ModuleType:
         raise
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        extra = (missing or "").partition(".")[0]
+        if extra in EXTRAS:
+            raise missing_extra(extra, f"'{place}'", who=who) from error
         if missing and (place == missing or place.startswith(f"{missing}.")):
             what, fix = f"there is no module '{missing}'", f"install the package that holds it, or write {FORMS}"
         else:
             what = f"importing '{place}' raised {type(error).__name__}: {reason(error)}"
             fix = "correct the module, or install what it imports"
         raise LoadError(what, who=who, fix=fix) from error
+
+
+def missing_extra(module: str, what: str, *, who: str) -> LoadError:
+    """The error of `what`, which needs `module`, with the extra to install."""
+    fix = f"install with pip install 'relax-rl[{EXTRAS[module]}]'"
+    return LoadError(f"{what} needs the package {module.replace('_', '-')}, which is not installed", who=who, fix=fix)
 
 
 def attribute(module: ModuleType, name: str, reference: str, who: str) -> Any:

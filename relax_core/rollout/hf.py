@@ -88,7 +88,7 @@ class HFSampler:
             tokens[live.rows, step], log_probs[live.rows, step] = chosen, chosen_log_probs
             ends = torch.isin(chosen, stop_ids)
             if params.stop:
-                ends |= self._contain(tokens[live.rows, max(0, step + 1 - window + 1) : step + 1], params.stop)
+                ends |= self._contain(tokens[live.rows, max(0, step + 1 - window) : step + 1], params.stop)
             lengths[live.rows[ends]], stopped[live.rows[ends]] = step + 1, True
             if ends.all() or step + 1 == params.max_new_tokens:
                 break
