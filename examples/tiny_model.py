@@ -1,6 +1,6 @@
 """A random causal language model of 0.1 million weights with a byte-level tokenizer: any text, no download.
 
-    python examples/tiny_model.py DIRECTORY     # prints where the model is
+python examples/tiny_model.py DIRECTORY     # prints where the model is
 """
 
 from __future__ import annotations

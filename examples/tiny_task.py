@@ -1,4 +1,4 @@
-"""Write so many characters of a kind, then stop: `3 digits` asks for any three digits and the end of the sequence.
+"""Write so many characters of a kind, then stop: `capital 3` asks for any three capital letters and the end of the sequence.
 
 Small enough for a model of random weights to learn on a laptop in a minute, and answers differ in length.
 """
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relax_core.data.rewards import Sample
 
-KINDS = {"lower": string.ascii_lowercase, "upper": string.ascii_uppercase}
+KINDS = {"small": string.ascii_lowercase, "capital": string.ascii_uppercase}
 COUNTS = (1, 2, 3, 4)
 
 
 def examples() -> list[dict[str, Any]]:
     """All prompts; the answer is how many characters of which kind."""
     return [
-        {"id": f"{count}-{kind}", "prompt": f"{kind}{count}", "answer": {"kind": kind, "count": count}}
+        {"id": f"{count}-{kind}", "prompt": f"{kind} {count}", "answer": {"kind": kind, "count": count}}
         for count in COUNTS
         for kind in KINDS
     ]

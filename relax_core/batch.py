@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -203,7 +202,7 @@ class Rollout(Batch):
         """[T] -> [N]: every rank's live values, detached, in the order of ranks: for what no reduction can say."""
         return torch.cat(self.group.all_gather(x.detach()[self.live]))
 
-    @cached_property
+    @property
     def _following(self) -> Tensor:
         return next_live_index(self.live, self.sequence_ids)
 

@@ -66,7 +66,7 @@ def _details(plugin: Plugin) -> dict[str, Any]:
         "kl": spec.kl,
         "capabilities": {name: dict(_capabilities(role)) for name, role in spec.roles.items()},
         "fields": [
-            {"name": path, "type": kind, "default": default, "summary": summary} for path, kind, default, summary in _fields(plugin)
+            {"name": path, "type": kind, "default": default, "summary": summary} for path, kind, default, summary in describe_fields(plugin)
         ],
         "flags": {flag.name: list(flag.fields) or dict(flag.sets) for flag in spec.flags},
     }
@@ -80,7 +80,7 @@ def _lines(plugin: Plugin) -> Iterator[str]:
     for name, role in spec.roles.items():
         yield f"{name}: {role.formula}"
         yield from (f"  {key} = {value}" for key, value in _capabilities(role))
-    for path, kind, default, summary in _fields(plugin):
+    for path, kind, default, summary in describe_fields(plugin):
         yield f"{path}: {kind} = {default}"
         yield f"  {summary}"
     for flag in spec.flags:
@@ -106,7 +106,8 @@ def _capabilities(role: Role) -> Iterator[tuple[str, Any]]:
         yield each.name, "depends on the configuration" if callable(value) else shown
 
 
-def _fields(plugin: Plugin) -> Iterator[tuple[str, str, Any, str]]:
+def describe_fields(plugin: Plugin) -> Iterator[tuple[str, str, Any, str]]:
+    """Path, type, default and documentation of each of its fields."""
     spec = spec_of(plugin)
     prefix = f"algorithm.{spec.section}." if spec.section else "algorithm."
     for name, info in chosen_fields(plugin, frozenset(spec.roles)).items():

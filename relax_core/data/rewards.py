@@ -51,9 +51,7 @@ class RewardBatch:
 class RewardFunction:
     """The reward of a run. Loading it raises LoadError; arguments that it does not take are a UsageError."""
 
-    def __init__(
-        self, reference: str, args: dict[str, Any], on_error: Literal["stop", "zero"], base: Path
-    ) -> None:
+    def __init__(self, reference: str, args: dict[str, Any], on_error: Literal["stop", "zero"], base: Path) -> None:
         self.name = reference
         self._args = args
         self._on_error = on_error

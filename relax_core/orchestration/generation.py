@@ -13,7 +13,7 @@ from relax_core.data.prompts import Prompt
 from relax_core.data.rewards import Sample
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.collect import Response, pack
-from relax_core.rollout.types import SamplingParams
+from relax_core.rollout.types import Completion, SamplingParams
 from relax_core.spec import SequenceField
 
 
@@ -79,7 +79,7 @@ class Generation:
         )
         pairs = [(i, each) for i, group in enumerate(groups) for each in group]
         return [
-            Response(prompts[i], each, Sample.of(prompts[i], text, each.token_ids, each.finish_reason), first + i)
+            Response(prompts[i], each, _sample(prompts[i], each, text), first + i)
             for (i, each), text in zip(pairs, texts, strict=True)
         ]
 
@@ -102,6 +102,19 @@ class Generation:
             stop=tuple(rollout.stop),
             seed=(self.config.trainer.seed * 1_000_003 + step) * 1_000 + attempt,
         )
+
+
+def _sample(prompt: Prompt, completion: Completion, text: str) -> Sample:
+    return Sample(
+        id=prompt.example.id,
+        prompt=prompt.text,
+        response=text,
+        answer=prompt.example.answer,
+        metadata=prompt.example.metadata,
+        prompt_ids=prompt.token_ids,
+        response_ids=completion.token_ids,
+        finish_reason=completion.finish_reason,
+    )
 
 
 def shown(responses: Sequence[Response], group_size: int, count: int) -> list[dict[str, Any]]:

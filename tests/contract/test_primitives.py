@@ -292,7 +292,8 @@ def of_a_rollout(rollout):
         rollout.to_tokens(rewards), rollout.sequence_sum(x), rollout.sequence_mean(x),
         rollout.group_sum(rewards), rollout.group_mean(rewards), rollout.group_std(rewards),
         rollout.batch_mean(rewards), rollout.batch_std(rewards), rollout.token_mean(x), rollout.token_std(x),
-        rollout.next_live(x), rollout.discounted_sum(x, 0.9), rollout.discounted_sum(x, x.exp()), rollout.at_last(rewards),
+        rollout.next_live(x), rollout.discounted_sum(x, 0.9), rollout.discounted_sum(x, x.exp()),
+        rollout.at_last(rewards),
     )  # fmt: skip
 
 

@@ -258,9 +258,9 @@ def test_a_stop_string_ends_a_response(alphabet, decoder, stop, monkeypatch):
     groups = sampler.generate(PROMPTS, SamplingParams(n=200, max_new_tokens=12, stop=stop))
     reasons = set()
     for (_, whole), (_, actual) in zip(pairs(PROMPTS, unstopped), pairs(PROMPTS, groups), strict=True):
-        prefixes = [whole.token_ids[:length] for length in range(1, 13)]
-        found = [prefix for prefix in prefixes if any(text in tokenizer.decode(prefix) for text in stop)]
-        assert actual.token_ids == (found[0] if found else whole.token_ids)
+        prefixes = (whole.token_ids[:length] for length in range(1, 13))
+        found = next((prefix for prefix in prefixes if any(text in tokenizer.decode(prefix) for text in stop)), None)
+        assert actual.token_ids == (found or whole.token_ids)
         assert actual.finish_reason == ("stop" if found else "length")
         reasons.add(actual.finish_reason)
     assert reasons == {"stop", "length"}

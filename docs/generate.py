@@ -1,0 +1,129 @@
+"""Write the pages, and the parts of pages, that are made from declarations. `--check` says which are stale.
+
+    python docs/generate.py [--check]
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from relax_core.cli.plugins import describe_fields
+from relax_core.config import RunConfig
+from relax_core.discovery import Plugin
+from relax_core.registry import Registry, spec_of
+from relax_core.rules import RULES
+
+ROOT = Path(__file__).parents[1]
+BUILT_IN = "relax-rl"
+
+
+def built_ins() -> list[Plugin]:
+    """The project's own plugins."""
+    return [plugin for plugin in Registry.load().usable if plugin.distribution == BUILT_IN]
+
+
+def algorithms() -> str:
+    """Estimators and losses: what each computes."""
+    rows = [
+        (f"`{plugin.name}`", paper(spec.paper), spec.estimator.formula if spec.estimator else "", spec.loss.formula if spec.loss else "", spec.kl)
+        for plugin in built_ins()
+        if (spec := spec_of(plugin)).estimator or spec.loss
+    ]
+    return table(("algorithm", "paper", "advantage", "policy loss", "KL"), rows)
+
+
+def components() -> str:
+    """Masks, weights and loss terms."""
+    rows = [
+        (f"`{plugin.name}`", f"`algorithm.{spec.section}`" if spec.section else "`algorithm`", paper(spec.paper), spec.component.formula)
+        for plugin in built_ins()
+        if (spec := spec_of(plugin)).component
+    ]
+    return table(("component", "section", "paper", "what it does"), rows)
+
+
+def fields() -> str:
+    """Every field of the run file, the plugins' included."""
+    parts = []
+    for name, info in RunConfig.model_fields.items():
+        section = info.annotation
+        assert isinstance(section, type) and issubclass(section, BaseModel)
+        rows = [(f"`{name}.{key}`", default(each), each.description) for key, each in section.model_fields.items()]
+        parts.append(f"## `{name}`\n\n{section.__doc__}\n\n{table(('field', 'default', 'what it is'), rows)}")
+    rows = [
+        (f"`{path}`", f"`{default}`", summary, f"`{plugin.name}`")
+        for plugin in built_ins()
+        for path, _, default, summary in describe_fields(plugin)
+    ]
+    parts.append(f"## Fields of the built-in plugins\n\n{table(('field', 'default', 'what it is', 'of'), rows)}")
+    return "\n\n".join(parts)
+
+
+def rules() -> str:
+    """The core's start-up rules; plugins add their own."""
+    rows = [(each.code, each.severity, each.title) for each in sorted(RULES, key=lambda each: each.code)]
+    return table(("code", "severity", "rule"), rows)
+
+
+def plugin_rules() -> str:
+    """Codes that built-in plugins use, read from their source."""
+    rows = []
+    for plugin in built_ins():
+        source = Path(importlib.import_module(plugin.module.__name__).__file__ or "").read_text()
+        rows += [(code, f"`{plugin.name}`") for code in sorted(set(re.findall(r'"(RLX\d+)"', source)))]
+    return table(("code", "plugin"), sorted(rows))
+
+
+def paper(reference: str) -> str:
+    if reference.startswith("arXiv:"):
+        return f"[{reference}](https://arxiv.org/abs/{reference.removeprefix('arXiv:')})"
+    return f"[link]({reference})" if reference.startswith("http") else reference
+
+
+def default(info: object) -> str:
+    required = getattr(info, "is_required", lambda: False)()
+    return "required" if required else f"`{getattr(info, 'default', '')}`"
+
+
+def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+GENERATED = {
+    "README.md": {"algorithms": algorithms, "components": components},
+    "docs/configuration.md": {"fields": fields},
+    "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
+}
+
+
+def pages() -> Iterator[tuple[Path, str, str]]:
+    """Each page as it is and as it should be."""
+    for name, parts in GENERATED.items():
+        path = ROOT / name
+        before = after = path.read_text()
+        for key, make in parts.items():
+            mark = re.compile(rf"(<!-- {key}: generated -->\n).*?(<!-- /{key} -->)", re.DOTALL)
+            assert mark.search(after), f"{name} has no place for '{key}'"
+            after = mark.sub(lambda found, text=make(): f"{found[1]}{text}\n{found[2]}", after)
+        yield path, before, after
+
+
+def main() -> int:
+    """Write what changed; with `--check` only say so, and exit 1 where something did."""
+    stale = [(path, after) for path, before, after in pages() if before != after]
+    for path, after in stale:
+        print(f"{path.relative_to(ROOT)} is stale" if "--check" in sys.argv else f"wrote {path.relative_to(ROOT)}")
+        if "--check" not in sys.argv:
+            path.write_text(after)
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""A tiny model that every test may take a fresh copy of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relax_core.config import TrainerSection
+from relax_core.data.references import load_callable
+from relax_core.engines.hf_model import load_model, load_tokenizer
+from relax_core.engines.torch import TorchEngine, TorchSettings
+from relax_core.engines.types import Tokens
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TOKENS = Tokens(
+    prompts=[[10, 11, 12], [20, 21], [30, 31, 32, 33, 34], [40]],
+    responses=[[50, 51, 52, 53], [60], [70, 71, 72, 73, 74, 75, 76], [80, 81]],
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    build = load_callable(f"{EXAMPLES / 'tiny_model.py'}:build", who="test", base=EXAMPLES)
+    return build(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def make_engine(tiny_model):
+    """An engine on a fresh copy of the tiny model; keyword arguments are fields of `trainer` or of the settings."""
+
+    def make(*, reference=False, entropy=False, temperature=1.0, updates=10, moves_reference=False, **trainer) -> TorchEngine:
+        section = TrainerSection(**{"lr": 1e-3, **trainer})
+        settings = TorchSettings(section, temperature, updates, entropy, moves_reference)
+        models = [load_model(tiny_model, who="test") for _ in range(1 + reference)]
+        return TorchEngine(models[0], load_tokenizer(tiny_model, who="test"), settings, *models[1:])
+
+    return make
