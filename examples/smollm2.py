@@ -60,7 +60,7 @@ def publish(unfinished: Path, directory: Path) -> None:
 
 
 def gguf_file() -> Path:
-    """The weights inside the installed distribution, found without importing its code. LoadError where it is missing."""
+    """The weights in the installed distribution, found without importing its code. LoadError where it is missing."""
     try:
         files = distribution(PACKAGE).files or []
     except PackageNotFoundError:

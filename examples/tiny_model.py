@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 NAME = "tiny-qwen3"
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
-INITIAL_STD = 0.08
+INITIAL_STD = 0.15
 
 
 def build(cache: Path) -> Path:
-    """The directory of the model and its tokenizer under `cache`, written the first time. The same weights each time."""
+    """The directory of the model and its tokenizer under `cache`, written the first time; always the same weights."""
     directory = cache / NAME
     if directory.is_dir():
         return directory

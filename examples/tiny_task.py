@@ -1,4 +1,4 @@
-"""Write so many characters of a kind, then stop: `capital 3` asks for any three capital letters and the end of the sequence.
+"""Write so many letters of a kind, then stop: `capital 3` asks for any three capital letters and the end.
 
 Small enough for a model of random weights to learn on a laptop in a minute, and answers differ in length.
 """
@@ -25,13 +25,13 @@ def examples() -> list[dict[str, Any]]:
 
 
 def reward(sample: Sample) -> float:
-    """Half for the share of characters that are of the kind, half for ending near the right length.
+    """Half for the characters of the kind that were asked for, half for ending near the right length.
 
-    1.0 only for a right answer; a response that was cut off gets a half at most.
+    1.0 only for a right answer. What is written beyond the right length counts as wrong.
     """
     kind, count = KINDS[sample.answer["kind"]], sample.answer["count"]
     ended = sample.finish_reason == "stop"
     length = len(sample.response_ids) - ended
-    right_kind = sum(character in kind for character in sample.response) / max(length, 1)
+    right_kind = sum(character in kind for character in sample.response[:count]) / max(length, count)
     right_length = ended * max(0.0, 1 - abs(length - count) / count)
     return 0.5 * right_kind + 0.5 * right_length

@@ -36,8 +36,8 @@ class Registry:
 
     def default_estimator(self) -> str:
         """The name of the estimator for a run that names none."""
-        for plugin in self.with_role("estimator"):
-            if spec_of(plugin).estimator.default:  # type: ignore[union-attr]
+        for plugin in self.plugins:
+            if plugin.spec is not None and plugin.spec.estimator is not None and plugin.spec.estimator.default:
                 return plugin.name
         raise UsageError("no estimator is named", who="algorithm.advantage_estimator", fix="name one")
 

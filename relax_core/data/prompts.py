@@ -81,10 +81,13 @@ def file_rows(name: str, base: Path) -> Iterable[Any]:
 
 def json_rows(path: Path) -> Iterator[Any]:
     """One row a line; empty lines are passed over."""
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield parse_line(line, f"{path}:{number}")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path.name} is not UTF-8 text: {error}", who="data.path", fix="write it as UTF-8") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield parse_line(line, f"{path}:{number}")
 
 
 def parse_line(line: str, where: str) -> Any:
@@ -199,8 +202,11 @@ class PromptSource:
 
     def batch(self, step: int, size: int) -> list[Prompt]:
         """The `size` prompts of `step` (from 0): the next ones of the epoch's order, going on into the next epoch."""
-        count = len(self.prompts)
-        places = (divmod(position, count) for position in range(step * size, (step + 1) * size))
+        return self.take(step * size, size)
+
+    def take(self, start: int, size: int) -> list[Prompt]:
+        """`size` prompts from place `start` of the endless sequence of epochs."""
+        places = (divmod(position, len(self.prompts)) for position in range(start, start + size))
         return [self.prompts[self._order(epoch)[index]] for epoch, index in places]
 
     def _order(self, epoch: int) -> tuple[int, ...]:
@@ -237,7 +243,8 @@ def uses_template(example: Example, tokenizer: PreTrainedTokenizerBase, data: Da
         fix = "leave data.chat_template out, or give prompts as text and no data.system_prompt"
         raise LoadError(f"{reason} cannot be written without the chat template", who=who, fix=fix)
     if needs and not available:
-        fix = "use a model whose tokenizer has one, or give prompts as text with data.chat_template: false"
+        text = "give prompts as text, without data.chat_template and data.system_prompt"
+        fix = f"use a model whose tokenizer has one, or {text}"
         raise LoadError("the tokenizer has no chat template, which this prompt needs", who=who, fix=fix)
     return available and data.chat_template is not False
 
@@ -259,7 +266,7 @@ def render(example: Example, tokenizer: PreTrainedTokenizerBase, system_prompt: 
 def check_lengths(prompts: list[Prompt], limit: int) -> None:
     long = [prompt for prompt in prompts if len(prompt.token_ids) > limit]
     if long:
-        others = f" ({len(long) - 1} others are too long as well)" if len(long) > 1 else ""
+        others = f" ({len(long) - 1} more {'is' if len(long) == 2 else 'are'} too long)" if len(long) > 1 else ""
         what = f"the prompt has {len(long[0].token_ids)} tokens, more than the limit of {limit}{others}"
         fix = "raise data.max_prompt_tokens, lower rollout.max_new_tokens, or take it out of the data"
         raise LoadError(what, who=f"example {long[0].example.id}", fix=fix)

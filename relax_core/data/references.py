@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from hashlib import sha256
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -77,13 +78,18 @@ def load_file(path: Path, who: str) -> ModuleType:
     name = f"_relax_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # holds for every path that ends in .py
+    loader = SourceFileLoader(name, str(path))
+    spec = ModuleSpec(name, loader, origin=str(path))
+    spec.has_location = True
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
+    except LoadError:
+        del sys.modules[name]
+        raise
     except Exception as error:
         del sys.modules[name]
+        raise_missing_extra(error, str(path), who)
         what = f"{path}:{failing_line(error, path)} raised {type(error).__name__}: {reason(error)}"
         raise LoadError(what, who=who, fix="correct the file") from error
     return module
@@ -108,10 +114,8 @@ def load_module(place: str, who: str) -> ModuleType:
     except LoadError:
         raise
     except Exception as error:
+        raise_missing_extra(error, f"'{place}'", who)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        extra = (missing or "").partition(".")[0]
-        if extra in EXTRAS:
-            raise missing_extra(extra, f"'{place}'", who=who) from error
         if missing and (place == missing or place.startswith(f"{missing}.")):
             what, fix = f"there is no module '{missing}'", f"install the package that holds it, or write {FORMS}"
         else:
@@ -126,6 +130,13 @@ def missing_extra(module: str, what: str, *, who: str) -> LoadError:
     return LoadError(f"{what} needs the package {module.replace('_', '-')}, which is not installed", who=who, fix=fix)
 
 
+def raise_missing_extra(error: Exception, what: str, who: str) -> None:
+    """LoadError where `error` says that a package of one of the extras is not installed."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module in EXTRAS:
+        raise missing_extra(module, what, who=who) from error
+
+
 def attribute(module: ModuleType, name: str, reference: str, who: str) -> Any:
     if not hasattr(module, name):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -138,6 +149,6 @@ def attribute(module: ModuleType, name: str, reference: str, who: str) -> Any:
 def checked(value: Any, reference: str, who: str) -> Callable[..., Any]:
     if not callable(value):
         fix = "name a function"
-        raise LoadError(f"'{reference}' is a {type(value).__name__} and cannot be called", who=who, fix=fix)
+        raise LoadError(f"'{reference}' is of type {type(value).__name__} and cannot be called", who=who, fix=fix)
     function: Callable[..., Any] = value
     return function

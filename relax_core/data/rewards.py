@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relax_core.data.references import load_callable, missing_extra
-from relax_core.errors import LoadError, RunError, UsageError
+from relax_core.errors import RunError, UsageError
 
 Reward = Callable[..., Any]
 

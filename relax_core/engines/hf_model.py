@@ -13,6 +13,13 @@ from relax_core.errors import LoadError
 from relax_core.numerics.head import head_of, token_log_probs
 
 
+def without_progress_bars() -> None:
+    """Loading and saving are a second's work here; the run shows its own progress."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 def load_model(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
     """A causal LM in float32 from a local directory."""
     from transformers import AutoModelForCausalLM

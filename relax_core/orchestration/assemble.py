@@ -10,7 +10,7 @@ from relax_core.binding import Binding
 from relax_core.data.prompts import PromptSource, load_examples
 from relax_core.data.references import load_callable
 from relax_core.data.rewards import RewardFunction
-from relax_core.engines.hf_model import check_directory, load_model, load_tokenizer
+from relax_core.engines.hf_model import check_directory, load_model, load_tokenizer, without_progress_bars
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.rollout.hf import HFSampler
 from relax_core.runfile import ResolvedRun
@@ -36,6 +36,7 @@ class Parts:
 
 def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     """Load everything; what is cheap to find wrong is looked at first."""
+    without_progress_bars()
     config, topology = resolved.config, topology_of(resolved, binding)
     reward = RewardFunction(config.data.reward, config.data.reward_args, config.data.on_reward_error, resolved.base)
     examples = load_examples(config.data, resolved.base)

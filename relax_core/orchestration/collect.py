@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from relax_core.batch import FinishReason, Rollout, build
 from relax_core.data.prompts import Prompt
@@ -39,10 +40,10 @@ def pack(
     sequences: Sequence[Response], version: int, fields: Sequence[SequenceField], device: torch.device
 ) -> Rollout:
     """A rollout of whole sequences; `version` is that of the weights that train on it, for the staleness of each token."""
-    lengths = torch.tensor([len(each.completion.token_ids) for each in sequences])
+    lengths = _integers(len(each.completion.token_ids) for each in sequences)
     groups = {group: index for index, group in enumerate(dict.fromkeys(each.group for each in sequences))}
     log_probs = [value for each in sequences for value in each.completion.log_probs]
-    staleness = torch.tensor([version - each.completion.version for each in sequences])
+    staleness = _integers(version - each.completion.version for each in sequences)
     tokens = {
         "raw_mask": torch.ones(int(lengths.sum()), dtype=torch.bool),
         "rollout_log_probs": torch.tensor(log_probs, dtype=torch.float32),
@@ -50,9 +51,9 @@ def pack(
     }
     per_sequence = {
         "rewards": torch.tensor([each.reward for each in sequences], dtype=torch.float32),
-        "group_ids": torch.tensor([groups[each.group] for each in sequences]),
+        "group_ids": _integers(groups[each.group] for each in sequences),
         "lengths": lengths,
-        "finish_reasons": torch.tensor([REASONS[each.completion.finish_reason] for each in sequences]),
+        "finish_reasons": _integers(REASONS[each.completion.finish_reason] for each in sequences),
         **{field.name: torch.tensor([_field(each, field) for each in sequences]) for field in fields},
     }
     ids = torch.arange(len(sequences)).repeat_interleave(lengths)
@@ -63,6 +64,10 @@ def pack(
         {name: value.to(device) for name, value in per_sequence.items()},
     )
     return rollout
+
+
+def _integers(values: Iterable[int]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.long)
 
 
 def _field(sequence: Response, field: SequenceField) -> float:

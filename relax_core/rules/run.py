@@ -19,13 +19,17 @@ def one_source(run: Run) -> Iterable[Finding]:
 @rule("RLX102", "Every update has the same number of sequences")
 def batches_divide(run: Run) -> Iterable[Finding]:
     topology, trainer = run.topology, run.topology.run.trainer
-    sequences, size, updates = topology.sequences_per_rollout, topology.global_batch_size, topology.num_steps_per_rollout
-    if size * updates == sequences:
-        return
-    setting = "trainer.num_steps_per_rollout" if trainer.global_batch_size is None else "trainer.global_batch_size"
-    made = f"{topology.rollout_batch_size} prompts × {topology.n_samples_per_prompt} samples = {sequences} sequences"
-    divisors = ", ".join(str(n) for n in range(1, sequences + 1) if sequences % n == 0)
-    yield setting, f"{made} do not make {updates} updates of {size}", f"write one of {divisors}"
+    sequences, size, updates = topology.sequences_per_rollout, trainer.global_batch_size, trainer.num_steps_per_rollout
+    made = f"{topology.rollout_batch_size} prompts × {topology.n_samples_per_prompt} samples"
+    divisors = "write one of " + ", ".join(str(n) for n in range(1, sequences + 1) if sequences % n == 0)
+    if updates and sequences % updates:
+        problem = f"{made} = {sequences} sequences cannot be cut into {updates} equal updates"
+        yield "trainer.num_steps_per_rollout", problem, divisors
+    elif size and sequences % size:
+        yield "trainer.global_batch_size", f"{made} = {sequences} sequences cannot be cut into updates of {size}", divisors
+    elif size and updates and size * updates != sequences:
+        problem = f"{updates} updates of {size} are not the {sequences} sequences of a rollout ({made})"
+        yield "trainer.global_batch_size", problem, f"write global_batch_size: {sequences // updates}, or leave it out"
 
 
 @rule("RLX103", "The temperature is positive")
