@@ -1,6 +1,6 @@
 """Write the pages, and the parts of pages, that are made from declarations. `--check` says which are stale.
 
-    python docs/generate.py [--check]
+python docs/generate.py [--check]
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ def built_ins() -> list[Plugin]:
 def algorithms() -> str:
     """Estimators and losses: what each computes."""
     rows = [
-        (f"`{plugin.name}`", paper(spec.paper), spec.estimator.formula if spec.estimator else "", spec.loss.formula if spec.loss else "", spec.kl)
+        (
+            f"`{plugin.name}`",
+            paper(spec.paper),
+            spec.estimator.formula if spec.estimator else "",
+            spec.loss.formula if spec.loss else "",
+            spec.kl,
+        )
         for plugin in built_ins()
         if (spec := spec_of(plugin)).estimator or spec.loss
     ]
@@ -41,7 +47,12 @@ def algorithms() -> str:
 def components() -> str:
     """Masks, weights and loss terms."""
     rows = [
-        (f"`{plugin.name}`", f"`algorithm.{spec.section}`" if spec.section else "`algorithm`", paper(spec.paper), spec.component.formula)
+        (
+            f"`{plugin.name}`",
+            f"`algorithm.{spec.section}`" if spec.section else "`algorithm`",
+            paper(spec.paper),
+            spec.component.formula,
+        )
         for plugin in built_ins()
         if (spec := spec_of(plugin)).component
     ]
@@ -53,7 +64,8 @@ def fields() -> str:
     parts = []
     for name, info in RunConfig.model_fields.items():
         section = info.annotation
-        assert isinstance(section, type) and issubclass(section, BaseModel)
+        assert isinstance(section, type)
+        assert issubclass(section, BaseModel)
         rows = [(f"`{name}.{key}`", default(each), each.description) for key, each in section.model_fields.items()]
         parts.append(f"## `{name}`\n\n{section.__doc__}\n\n{table(('field', 'default', 'what it is'), rows)}")
     rows = [
@@ -108,10 +120,11 @@ def pages() -> Iterator[tuple[Path, str, str]]:
     for name, parts in GENERATED.items():
         path = ROOT / name
         before = after = path.read_text()
-        for key, make in parts.items():
+        for key, text in ((key, make()) for key, make in parts.items()):
             mark = re.compile(rf"(<!-- {key}: generated -->\n).*?(<!-- /{key} -->)", re.DOTALL)
             assert mark.search(after), f"{name} has no place for '{key}'"
-            after = mark.sub(lambda found, text=make(): f"{found[1]}{text}\n{found[2]}", after)
+            first, last = mark.search(after).groups()
+            after = mark.sub(lambda _, new=f"{first}{text}\n{last}": new, after)
         yield path, before, after
 
 

@@ -54,7 +54,10 @@ AGGREGATIONS = {
     for each in (
         Aggregation("token-mean", "over all live tokens", _ones, _live_tokens),
         Aggregation(
-            "seq-mean-token-mean", "over sequences, of the mean over their live tokens", _one_over_length, _live_sequences
+            "seq-mean-token-mean",
+            "over sequences, of the mean over their live tokens",
+            _one_over_length,
+            _live_sequences,
         ),
         Aggregation(
             "seq-mean-token-sum-norm",

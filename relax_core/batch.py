@@ -33,6 +33,7 @@ NEEDED_FOR = {
     "rollout_log_probs": "declare requires_rollout_log_probs",
     "values": "declare requires_critic",
     "candidate_log_probs": "declare candidates=K",
+    "teacher_candidate_log_probs": "declare candidates=K and requires_teacher",
 }
 
 
@@ -81,7 +82,10 @@ class Batch:
     teacher_log_probs = TokenValue()
     values = TokenValue()
     staleness = TokenValue()
+    candidate_ids = TokenValue()
+    teacher_candidate_log_probs = TokenValue()
     rewards = SequenceValue()
+    unshaped_rewards = SequenceValue()
     group_ids = SequenceValue()
     lengths = SequenceValue()
     finish_reasons = SequenceValue()
@@ -115,7 +119,7 @@ class Batch:
         return self.sequences["rewards"].shape[0]
 
     def with_values(self, **values: Tensor) -> Self:
-        """A copy in which these values replace or join the ones of their shape: [T] by token, [S] by sequence."""
+        """A copy with these values: per sequence where the name is known as such, per token otherwise."""
         names = {name for name, kind in vars(Batch).items() if isinstance(kind, SequenceValue)} | set(self.sequences)
         sequences = {name: value for name, value in values.items() if name in names}
         tokens = {name: value for name, value in values.items() if name not in names}
@@ -274,11 +278,18 @@ def _where(mask: Tensor, x: Tensor) -> Tensor:
     return torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
-def build(kind: type[Any], sequence_ids: Tensor, tokens: Mapping[str, Tensor], sequences: Mapping[str, Tensor],
-          group: Group | None = None) -> Any:
+def build(
+    kind: type[Any],
+    sequence_ids: Tensor,
+    tokens: Mapping[str, Tensor],
+    sequences: Mapping[str, Tensor],
+    group: Group | None = None,
+) -> Any:
     """A batch whose values are finite at masked positions: NaN and inf there are replaced before anything reads them."""
     live = tokens["raw_mask"]
-    return kind(sequence_ids, {name: _clean(value, live) for name, value in tokens.items()}, dict(sequences), group or Solo())
+    return kind(
+        sequence_ids, {name: _clean(value, live) for name, value in tokens.items()}, dict(sequences), group or Solo()
+    )
 
 
 def _clean(value: Tensor, live: Tensor) -> Tensor:

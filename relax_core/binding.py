@@ -70,9 +70,7 @@ class Binding:
 
     def needs(self, name: str) -> bool:
         """Whether any role that is played declares this capability."""
-        return any(
-            bool(capability(role, name, config)) for _, _, role, config in self.roles() if hasattr(role, name)
-        )
+        return any(bool(capability(role, name, config)) for _, _, role, config in self.roles() if hasattr(role, name))
 
 
 def bind(registry: Registry, choice: Choice, algorithm: AlgorithmSection) -> Binding:
@@ -82,7 +80,9 @@ def bind(registry: Registry, choice: Choice, algorithm: AlgorithmSection) -> Bin
         for plugin in registry.usable
         if (roles := choice.roles_of(plugin) | _component_role(plugin, algorithm))
     }
-    return Binding(active[choice.estimator.name], active[choice.loss.name], tuple(active[name] for name in sorted(active)))
+    return Binding(
+        active[choice.estimator.name], active[choice.loss.name], tuple(active[name] for name in sorted(active))
+    )
 
 
 def _component_role(plugin: Plugin, algorithm: AlgorithmSection) -> frozenset[RoleName]:

@@ -33,11 +33,16 @@ def choose(registry: Registry, raw: Mapping[str, Any]) -> Choice:
     """Resolve the names in a raw `algorithm` section. A loss left out is the estimator's own."""
     name = raw.get("advantage_estimator") or registry.default_estimator()
     estimator = registry.get(str(name), "estimator", "algorithm.advantage_estimator")
-    loss = raw.get("policy_loss")
-    if loss is None and spec_of(estimator).loss is None:
+    loss = raw.get("policy_loss") or _loss_of(estimator)
+    if not loss:
         losses = ", ".join(plugin.name for plugin in registry.with_role("loss"))
         raise UsageError(f"'{name}' brings no loss of its own", who="algorithm.policy_loss", fix=f"one of: {losses}")
-    return Choice(estimator, registry.get(str(loss or name), "loss", "algorithm.policy_loss"))
+    return Choice(estimator, registry.get(str(loss), "loss", "algorithm.policy_loss"))
+
+
+def _loss_of(estimator: Plugin) -> str:
+    spec = spec_of(estimator)
+    return spec.name if spec.loss is not None else spec.estimator.default_loss if spec.estimator is not None else ""
 
 
 def chosen_fields(plugin: Plugin, roles: frozenset[RoleName]) -> dict[str, FieldInfo]:
@@ -94,8 +99,7 @@ def owners_of(registry: Registry, name: str) -> list[str]:
     return [
         plugin.name
         for plugin in registry.usable
-        if name == spec_of(plugin).section
-        or (not spec_of(plugin).section and name in _all_fields(plugin))
+        if name == spec_of(plugin).section or (not spec_of(plugin).section and name in _all_fields(plugin))
     ]
 
 

@@ -86,7 +86,9 @@ def _inspect(plugin: Plugin, module: Any, by_file: bool = False) -> Plugin:
     if spec.hook_api != HOOK_API:
         return replace(plugin, status="incompatible", reason=f"hook_api {spec.hook_api}, this is {HOOK_API}")
     if spec.name != plugin.name:
-        return replace(plugin, status="broken", reason=f"its spec is named '{spec.name}', its entry point '{plugin.name}'")
+        return replace(
+            plugin, status="broken", reason=f"its spec is named '{spec.name}', its entry point '{plugin.name}'"
+        )
     return replace(plugin, status="loaded")
 
 

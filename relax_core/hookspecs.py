@@ -35,9 +35,9 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def algorithm() -> AlgorithmSpec:  # type: ignore[empty-body]
     """Declare the plugin: its name, fields, roles and capabilities. Called once, when the plugin is loaded.
 
-        @hookimpl
-        def algorithm():
-            return AlgorithmSpec("centred", "Group-centred rewards", estimator=Estimator(min_group_size=2))
+    @hookimpl
+    def algorithm():
+        return AlgorithmSpec("centred", "Group-centred rewards", estimator=Estimator(min_group_size=2))
     """
 
 

@@ -20,7 +20,9 @@ def select_sequences(batch: B, index: Tensor) -> B:
     lengths = torch.bincount(batch.sequence_ids, minlength=batch.size)
     starts = lengths.cumsum(0) - lengths
     chosen = lengths[index]
-    within = torch.arange(int(chosen.sum()), device=index.device) - (chosen.cumsum(0) - chosen).repeat_interleave(chosen)
+    within = torch.arange(int(chosen.sum()), device=index.device) - (chosen.cumsum(0) - chosen).repeat_interleave(
+        chosen
+    )
     tokens = starts[index].repeat_interleave(chosen) + within
     sequences = {name: value[index] for name, value in batch.sequences.items()}
     if "group_ids" in sequences:

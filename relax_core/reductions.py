@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relax_core.batch import Batch
 from relax_core.groups import Group, Operation
-from relax_core.results import Max, Metric, Min, SequenceMean, Sum, TokenMean
+from relax_core.results import Max, Metric, Min, SequenceMean, TokenMean
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,9 @@ class Partial:
 
     def merge(self, other: Partial) -> Partial:
         """This and another micro-batch's."""
-        return Partial(self.operation, _COMBINE[self.operation](self.total, other.total), self.count + other.count, self.mean)
+        return Partial(
+            self.operation, _COMBINE[self.operation](self.total, other.total), self.count + other.count, self.mean
+        )
 
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
@@ -79,7 +81,11 @@ class Metrics:
             self.put(name, partial)
 
     def reduce(self, group: Group) -> dict[str, float]:
-        """The values over all ranks. A mean or an extreme over nothing is left out."""
+        """The values over all ranks of `group`, each of which has the same names; one that had no batch adds an empty one.
+
+        What was seen on rollouts goes over the data-parallel ranks, what was seen on loss batches over the
+        context-parallel ones too. A mean or an extreme over nothing is left out.
+        """
         values = {}
         for name in sorted(self.partials):
             partial = self.partials[name]

@@ -61,7 +61,9 @@ def read(path: Path) -> RunFile:
     return RunFile(path, _plain(document), dict(_lines(document, ())))
 
 
-def resolve(run_file: RunFile, overrides: Mapping[str, Any] | None = None, plugin_files: Sequence[Path] = ()) -> ResolvedRun:
+def resolve(
+    run_file: RunFile, overrides: Mapping[str, Any] | None = None, plugin_files: Sequence[Path] = ()
+) -> ResolvedRun:
     """Merge flags (`overrides`, by dotted path) into the file's values, choose the plugins, and check every field."""
     values = merged(run_file.values, overrides or {})
     algorithm = values.setdefault("algorithm", {})
@@ -114,7 +116,9 @@ def _take_ignored(registry: Registry, model: type[BaseModel], algorithm: Any) ->
     return tuple((f"algorithm.{name}", " or ".join(owners)) for name, owners in owned.items())
 
 
-def _invalid(run_file: RunFile, error: ValidationError, model: type[BaseModel], overrides: Mapping[str, Any]) -> UsageError:
+def _invalid(
+    run_file: RunFile, error: ValidationError, model: type[BaseModel], overrides: Mapping[str, Any]
+) -> UsageError:
     lines = [_explain(run_file, each, model, overrides) for each in error.errors()]
     return UsageError("\n".join(lines))
 
@@ -174,7 +178,13 @@ def _plain(value: Any) -> Any:
 
 
 def _lines(value: Any, location: Location) -> Iterator[tuple[Location, int]]:
-    items: Any = value.items() if isinstance(value, CommentedMap) else enumerate(value) if isinstance(value, CommentedSeq) else ()
+    items: Any = (
+        value.items()
+        if isinstance(value, CommentedMap)
+        else enumerate(value)
+        if isinstance(value, CommentedSeq)
+        else ()
+    )
     for name, each in items:
         here = (*location, name)
         yield here, value.lc.data[name][0] + 1

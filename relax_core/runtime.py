@@ -13,8 +13,8 @@ from relax_core.batch import MAX_LOG_RATIO, CriticBatch, LossBatch, Rollout
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.context import Context
 from relax_core.errors import PluginError
-from relax_core.numerics.kl import kl_estimate
 from relax_core.normalization import normalize
+from relax_core.numerics.kl import kl_estimate
 from relax_core.reductions import Metrics, ratio
 from relax_core.results import (
     Advantage,
@@ -67,7 +67,8 @@ class Runtime:
     # -- once a rollout ----------------------------------------------------------------------------------------------
 
     def shape_rewards(self, rollout: Rollout, step: int = 0) -> Rollout:
-        """The rollout with the rewards as every active plugin left them."""
+        """The rollout with the rewards as every active plugin left them; `unshaped_rewards` are what they were before."""
+        rollout = rollout.with_values(unshaped_rewards=rollout.rewards)
         for plugin in self.binding.implementing("shape_rewards"):
             rewards = self._tensor(plugin, "shape_rewards", rollout.rewards, rollout=rollout, step=step)
             rollout = rollout.with_values(rewards=rewards)
@@ -143,7 +144,10 @@ class Runtime:
         result = self._ask(self.binding.estimator, "value_loss", ValueLoss, batch=batch, step=step)
         metrics.add("train", result.metrics, batch)
         per_token = self._expect(self.binding.estimator, "ValueLoss.per_token", result.per_token, batch.loss_mask)
-        total, count = _anchor(batch.values) + _sum(per_token, aggregation, batch), aggregation.count(batch, self.length)
+        total, count = (
+            _anchor(batch.values) + _sum(per_token, aggregation, batch),
+            aggregation.count(batch, self.length),
+        )
         metrics.put("train/value_loss", ratio(total, count))
         return LossOutput(total, count, metrics)
 
@@ -177,7 +181,9 @@ class Runtime:
         result = plugin.call(hook, context=self._context(plugin, step), **arguments)
         if not isinstance(result, kind):
             given = type(result).__name__
-            raise PluginError(f"{hook} returned {given}", who=f"plugin '{plugin.name}'", fix=f"return {kind.__name__}(…)")
+            raise PluginError(
+                f"{hook} returned {given}", who=f"plugin '{plugin.name}'", fix=f"return {kind.__name__}(…)"
+            )
         return result
 
     def _tensor(self, plugin: BoundPlugin, hook: str, like: Tensor, **arguments: Any) -> Tensor:

@@ -21,7 +21,10 @@ KL_LOSSES = frozenset({"loss:k1", "loss:k2", "loss:k3"})
 
 
 class AlgorithmConfig(BaseModel):
-    """Base of a plugin's own fields. Strict: an unknown key or a wrong type is an error. A docstring under a field documents it."""
+    """Base of a plugin's own fields. Strict: an unknown key or a wrong type is an error.
+
+    A docstring under a field documents it.
+    """
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, validate_default=True
@@ -83,7 +86,10 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimator(Role):
-    """The role of `compute_advantage`. `default=True`: the one that a run file gets which names none."""
+    """The role of `compute_advantage`. `default=True`: the one that a run file gets which names none.
+
+    `default_loss` names the policy loss of a run that names none, for an estimator that brings no loss of its own.
+    """
 
     requires_critic: Declared[bool] = False
     min_group_size: Declared[int] = 1
@@ -91,6 +97,7 @@ class Estimator(Role):
     normalization: Declared[NormalizationName] = "unbiased"
     normalization_use: Declared[Literal["required", "allowed", "forbidden"]] = "allowed"
     default: bool = False
+    default_loss: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

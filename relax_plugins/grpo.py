@@ -120,9 +120,16 @@ def validate_topology(topology: Topology, config: Config, roles: frozenset[str])
             )
         )
     if "loss" in roles and config.clip_ratio_low >= 1:
-        problems.append(Violation("RLX502", "algorithm.clip_ratio_low", "the lower clip margin reaches 0", "write less than 1"))
+        problems.append(
+            Violation("RLX502", "algorithm.clip_ratio_low", "the lower clip margin reaches 0", "write less than 1")
+        )
     if "loss" in roles and config.clip_ratio_c is not None and config.clip_ratio_c <= 1:
         problems.append(
-            Violation("RLX503", "algorithm.clip_ratio_c", "a dual clip of 1 or less clips every token", "write more than 1, or null")
+            Violation(
+                "RLX503",
+                "algorithm.clip_ratio_c",
+                "a dual clip of 1 or less clips every token",
+                "write more than 1, or null",
+            )
         )
     return problems

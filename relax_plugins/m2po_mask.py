@@ -76,5 +76,7 @@ def validate_topology(topology: Topology, config: Config) -> list[Violation]:
             )
         )
     if config.threshold < 0:
-        problems.append(Violation("RLX522", "algorithm.m2po.threshold", "a mean of squares is never negative", "write 0 or more"))
+        problems.append(
+            Violation("RLX522", "algorithm.m2po.threshold", "a mean of squares is never negative", "write 0 or more")
+        )
     return problems

@@ -54,4 +54,8 @@ def post_loss_weight(batch: LossBatch, config: Config) -> Weight:
 def validate_topology(topology: Topology, config: Config) -> list[Violation]:
     if config.delta >= 0:
         return []
-    return [Violation("RLX531", "algorithm.opsm.delta", "a negative delta drops sequences that did not move", "write 0 or more")]
+    return [
+        Violation(
+            "RLX531", "algorithm.opsm.delta", "a negative delta drops sequences that did not move", "write 0 or more"
+        )
+    ]

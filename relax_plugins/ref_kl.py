@@ -1,8 +1,8 @@
 """KL divergence from a frozen reference as a loss term (J. Schulman, "Approximating KL divergence", 2020).
 
-    d = log π − log π_ref:  k1 = d;  k2 = d²/2;  k3 = e^{−d} − 1 + d
-    unbiased: times the live ratio r, gradient included (arXiv:2512.02556, §3.1)
-    loss term: + coef · KL
+d = log π − log π_ref:  k1 = d;  k2 = d²/2;  k3 = e^{−d} − 1 + d
+unbiased: times the live ratio r, gradient included (arXiv:2512.02556, §3.1)
+loss term: + coef · KL
 """
 
 from __future__ import annotations
@@ -80,6 +80,11 @@ def validate_topology(topology: Topology, config: Config) -> list[Violation]:
         )
     if config.update_interval == 0 or config.update_interval < -1:
         problems.append(
-            Violation("RLX542", "algorithm.ref_kl.update_interval", "not a number of steps", "write 1 or more, or -1 for never")
+            Violation(
+                "RLX542",
+                "algorithm.ref_kl.update_interval",
+                "not a number of steps",
+                "write 1 or more, or -1 for never",
+            )
         )
     return problems

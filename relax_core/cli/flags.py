@@ -48,7 +48,10 @@ def flag_table(registry: Registry) -> dict[str, RunFlag]:
     leaves = core | plugins
     named = {normalized(f"--{path}"): (path, info) for path, info in leaves.items()}
     short = _short(core, set()) | _short(plugins, {path.split(".")[-1] for path in core})
-    flags = {name: RunFlag(name, (path,), info, summary=info.description or "") for name, (path, info) in (short | named).items()}
+    flags = {
+        name: RunFlag(name, (path,), info, summary=info.description or "")
+        for name, (path, info) in (short | named).items()
+    }
     for flag, prefix in [(flag, "") for flag in FLAGS] + list(_plugin_flags(registry)):
         flags[normalized(flag.name)] = _alias(flag, prefix, leaves)
     return flags

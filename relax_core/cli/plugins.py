@@ -36,7 +36,9 @@ def show_plugin(name: str, files: Sequence[Path], as_json: bool) -> None:
     plugin = next((each for each in found if each.name == name), None)
     if plugin is None:
         known = [each.name for each in found]
-        raise UsageError(f"unknown plugin '{name}'", who="relax plugins info", fix=nearest(name, known) or ", ".join(known))
+        raise UsageError(
+            f"unknown plugin '{name}'", who="relax plugins info", fix=nearest(name, known) or ", ".join(known)
+        )
     if plugin.status != "loaded":
         raise LoadError(f"'{name}' ({plugin.origin}) is {plugin.status}: {plugin.reason}", who="relax plugins info")
     if as_json:
@@ -66,7 +68,8 @@ def _details(plugin: Plugin) -> dict[str, Any]:
         "kl": spec.kl,
         "capabilities": {name: dict(_capabilities(role)) for name, role in spec.roles.items()},
         "fields": [
-            {"name": path, "type": kind, "default": default, "summary": summary} for path, kind, default, summary in describe_fields(plugin)
+            {"name": path, "type": kind, "default": default, "summary": summary}
+            for path, kind, default, summary in describe_fields(plugin)
         ],
         "flags": {flag.name: list(flag.fields) or dict(flag.sets) for flag in spec.flags},
     }

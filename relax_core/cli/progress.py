@@ -46,7 +46,9 @@ def _status(report: StepReport) -> str:
     metrics = report.metrics
     parts = [f"reward {metrics['rollout/reward_mean']:.3f}"]
     parts += [f"loss {metrics['train/loss']:+.4f}"] if "train/loss" in metrics else ["nothing to train on"]
-    parts += [f"length {metrics['rollout/response_length_mean']:.1f}"] if "rollout/response_length_mean" in metrics else []
+    parts += (
+        [f"length {metrics['rollout/response_length_mean']:.1f}"] if "rollout/response_length_mean" in metrics else []
+    )
     return " ".join([*parts, f"{report.tokens_per_second:.0f} tokens/s"])
 
 

@@ -8,16 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relax_core.engines.rows import lay_out
 from relax_core.engines.types import Tokens
 from relax_core.errors import LoadError
-from relax_core.numerics.head import head_of, token_log_probs
+from relax_core.numerics.head import evaluating, head_of, token_log_probs
+
+PROBE_TOLERANCE = 1e-3
 
 
 def without_progress_bars() -> None:
     """Loading and saving are a second's work here; the run shows its own progress."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
 
 
 def load_model(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
@@ -54,21 +57,24 @@ def _load(kind: Any, path: Path, who: str, **options: Any) -> Any:
 
 
 def response_log_probs(
-    model: Any, tokens: Tokens, *, temperature: float, entropy: bool, vocabulary: int | None
+    model: Any, tokens: Tokens, *, temperature: float, entropy: bool, vocabulary: int | None, share: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """[T] log-probs of the response tokens of right-padded sequences, each seen from its own sequence alone.
+    """[T] log-probs of the response tokens, each seen from its own sequence alone.
 
-    With `entropy` also the entropy [T] of the distributions. Prompt logits are never computed.
+    With `entropy` also the entropy [T] of the distributions. Prompt logits are never computed. With `share` responses
+    to one prompt may stand in one row with it.
     """
-    ids, mask = _pad(tokens, model.device)
-    hidden = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    rows, columns = _positions(tokens, model.device)
+    width = model.config.get_text_config().hidden_size if share else None
+    layout = lay_out(tokens, width).to(model.device)
+    hidden = model.base_model(
+        input_ids=layout.ids, attention_mask=layout.mask(), position_ids=layout.positions, use_cache=False
+    ).last_hidden_state
     weight, bias, transform = head_of(model)
     return token_log_probs(
-        hidden[rows, columns - 1],
+        hidden[layout.rows, layout.predictors],
         weight,
         bias,
-        ids[rows, columns],
+        layout.ids[layout.rows, layout.columns],
         temperature=temperature,
         entropy=entropy,
         logit_transform=transform,
@@ -76,17 +82,18 @@ def response_log_probs(
     )
 
 
-def _pad(tokens: Tokens, device: torch.device) -> tuple[Tensor, Tensor]:
-    rows = [torch.tensor(p + r) for p, r in zip(tokens.prompts, tokens.responses, strict=True)]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
-    lengths = torch.tensor([len(row) for row in rows])
-    return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).long().to(device)
+def can_share_prompts(model: Any) -> bool:
+    """Whether the model gives the same log-probs when responses share their prompt, by trying it on a few tokens.
 
-
-def _positions(tokens: Tokens, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row and column of every response token in the padded batch."""
-    lengths = torch.tensor([len(response) for response in tokens.responses])
-    starts = torch.tensor([len(prompt) for prompt in tokens.prompts])
-    rows = torch.arange(len(lengths)).repeat_interleave(lengths)
-    within = torch.arange(int(lengths.sum())) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-    return rows.to(device), (starts[rows] + within).to(device)
+    False for an attention that does not take a mask of pairs: a sliding window, or an implementation of its own.
+    """
+    config = model.config.get_text_config()
+    if config._attn_implementation != "sdpa" or getattr(config, "sliding_window", None) is not None:
+        return False
+    tokens = Tokens([[1, 2, 3, 4]] * 2, [[5, 6, 7], [8, 9]])
+    with torch.no_grad(), evaluating(model):
+        alone, shared = (
+            response_log_probs(model, tokens, temperature=1.0, entropy=False, vocabulary=None, share=share)[0]
+            for share in (False, True)
+        )
+    return bool((alone - shared).abs().max() < PROBE_TOLERANCE)

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relax_core.batch import Rollout
 from relax_core.config import TrainerSection
-from relax_core.engines.hf_model import response_log_probs
+from relax_core.engines.hf_model import can_share_prompts, response_log_probs
 from relax_core.engines.microbatch import by_count, by_tokens
 from relax_core.engines.types import Policy, Tokens, Update
 from relax_core.errors import LoadError, RunError
 from relax_core.numerics.head import check_head, evaluating, vocabulary_limit
 from relax_core.packing import loss_batch, select_sequences
 from relax_core.reductions import Metrics
-from relax_core.batch import Rollout
 from relax_core.runtime import Runtime
 
 STATE = "trainer.pt"
@@ -48,6 +48,7 @@ class TorchEngine:
         self.reference: Any = None if reference is None else reference.to(self.device).requires_grad_(False).eval()
         check_head(self.model)
         self._vocabulary = vocabulary_limit(self.model, tokenizer)
+        self._share = can_share_prompts(self.model)
         if settings.trainer.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model.train()
@@ -104,7 +105,9 @@ class TorchEngine:
         """Model and tokenizer for `from_pretrained`; optimizer and schedule beside them; a reference that has moved."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        torch.save({"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}, directory / STATE)
+        torch.save(
+            {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}, directory / STATE
+        )
         if self.settings.moves_reference:
             from safetensors.torch import save_model
 
@@ -139,6 +142,7 @@ class TorchEngine:
                 temperature=self.settings.temperature,
                 entropy=entropy,
                 vocabulary=self._vocabulary,
+                share=self._share,
             )
 
 

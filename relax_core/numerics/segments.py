@@ -46,8 +46,10 @@ def discounted_sum(x: Tensor, decay: Tensor, following: Tensor) -> Tensor:
     Pointer doubling: after k rounds y_t holds 2^k terms, so log2(T) gathers replace a loop over tokens.
     """
     total = x.shape[0]
-    y, weight, pointer = (torch.cat([part, part.new_full((1,), end)]) for part, end in
-                          ((x, 0), (decay.expand_as(x), 0), (following, total)))
+    y, weight, pointer = (
+        torch.cat([part, part.new_full((1,), end)])
+        for part, end in ((x, 0), (decay.expand_as(x), 0), (following, total))
+    )
     for _ in range(total.bit_length()):
         y = y + weight * y[pointer]
         weight = weight * weight[pointer]

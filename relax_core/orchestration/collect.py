@@ -36,9 +36,7 @@ def tokens_of(sequences: Sequence[Response]) -> Tokens:
     return Tokens([each.prompt.token_ids for each in sequences], [each.completion.token_ids for each in sequences])
 
 
-def pack(
-    sequences: Sequence[Response], version: int, fields: Sequence[SequenceField], device: torch.device
-) -> Rollout:
+def pack(sequences: Sequence[Response], version: int, fields: Sequence[SequenceField], device: torch.device) -> Rollout:
     """A rollout of whole sequences; `version` is that of the weights that train on it, for the staleness of each token."""
     lengths = _integers(len(each.completion.token_ids) for each in sequences)
     groups = {group: index for index, group in enumerate(dict.fromkeys(each.group for each in sequences))}

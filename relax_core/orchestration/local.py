@@ -106,7 +106,9 @@ class LocalRun:
     def _score(self, responses: Sequence[Response], rollout: Rollout) -> Rollout:
         tokens, engine = tokens_of(responses), self.parts.engine
         taken = self.config.trainer.use_rollout_log_probs
-        rollout = rollout.with_values(old_log_probs=rollout.rollout_log_probs if taken else engine.score(tokens, "actor"))
+        rollout = rollout.with_values(
+            old_log_probs=rollout.rollout_log_probs if taken else engine.score(tokens, "actor")
+        )
         if "reference" not in self.parts.topology.roles:
             return rollout
         return rollout.with_values(ref_log_probs=engine.score(tokens, "reference"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -59,7 +58,11 @@ class RunDirectory:
         return cls(path, tensorboard=tensorboard)
 
     def write_step(
-        self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float], samples: Sequence[Mapping[str, Any]]
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        timings: Mapping[str, float],
+        samples: Sequence[Mapping[str, Any]],
     ) -> None:
         """One line of metrics, one of timings, and a few samples."""
         self._append(METRICS, {"step": step, **metrics})
@@ -79,7 +82,7 @@ class RunDirectory:
         partial.mkdir(parents=True)
         write(partial)
         shutil.rmtree(final, ignore_errors=True)
-        os.replace(partial, final)
+        partial.replace(final)
         return final
 
     def close(self) -> None:
@@ -118,7 +121,9 @@ def _describe(resolved: ResolvedRun, binding: Binding) -> dict[str, Any]:
         "relax": version("relax-rl"),
         "seed": config.trainer.seed,
         "base": str(resolved.base),
-        "plugins": {each.name: {"from": each.plugin.distribution, "version": each.plugin.version} for each in binding.active},
+        "plugins": {
+            each.name: {"from": each.plugin.distribution, "version": each.plugin.version} for each in binding.active
+        },
         **({"trust_remote_code": True} if config.model.trust_remote_code else {}),
     }
 

@@ -26,7 +26,11 @@ def _setting(plugin: BoundPlugin, role: RoleName) -> str:
 def critic_exists(run: Run) -> Iterable[Finding]:
     for plugin, role, needed in _declared(run, "requires_critic"):
         if needed and "critic" not in run.topology.roles:
-            yield _setting(plugin, role), f"'{plugin.name}' needs a critic, the torch engine has none", "choose another estimator"
+            yield (
+                _setting(plugin, role),
+                f"'{plugin.name}' needs a critic, the torch engine has none",
+                "choose another estimator",
+            )
 
 
 @rule("RLX202", "A reference KL has exactly one reference")
@@ -36,7 +40,11 @@ def one_reference(run: Run) -> Iterable[Finding]:
     needing = [plugin.name for plugin, _, needed in _declared(run, "requires_reference") if needed]
     if needing and len(given) != 1:
         problem = f"{', '.join(needing)} needs one reference, {len(given)} are given"
-        yield "model.ref_hf_model_path", problem, "give exactly one of model.ref_hf_model_path, model.ref_dist_ckpt_path"
+        yield (
+            "model.ref_hf_model_path",
+            problem,
+            "give exactly one of model.ref_hf_model_path, model.ref_dist_ckpt_path",
+        )
 
 
 @rule("RLX203", "The torch engine reads Hugging Face directories")
@@ -164,7 +172,11 @@ def kl_modes(run: Run) -> Iterable[Finding]:
             if kind not in allowed:
                 known = ", ".join(sorted(allowed)) or "none"
                 problem = f"'{plugin.name}' is not defined with {kind} (it knows: {known})"
-                yield f"algorithm.{source.spec.section}.enable", problem, "switch it off, or choose a kind that it knows"
+                yield (
+                    f"algorithm.{source.spec.section}.enable",
+                    problem,
+                    "switch it off, or choose a kind that it knows",
+                )
 
 
 @rule("RLX216", "Every option is read by a chosen plugin")

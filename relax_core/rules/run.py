@@ -26,7 +26,11 @@ def batches_divide(run: Run) -> Iterable[Finding]:
         problem = f"{made} = {sequences} sequences cannot be cut into {updates} equal updates"
         yield "trainer.num_steps_per_rollout", problem, divisors
     elif size and sequences % size:
-        yield "trainer.global_batch_size", f"{made} = {sequences} sequences cannot be cut into updates of {size}", divisors
+        yield (
+            "trainer.global_batch_size",
+            f"{made} = {sequences} sequences cannot be cut into updates of {size}",
+            divisors,
+        )
     elif size and updates and size * updates != sequences:
         problem = f"{updates} updates of {size} are not the {sequences} sequences of a rollout ({made})"
         yield "trainer.global_batch_size", problem, f"write global_batch_size: {sequences // updates}, or leave it out"
@@ -36,7 +40,11 @@ def batches_divide(run: Run) -> Iterable[Finding]:
 def positive_temperature(run: Run) -> Iterable[Finding]:
     temperature = run.topology.run.rollout.temperature
     if not temperature > 0:
-        yield "rollout.temperature", f"{temperature} is not a temperature to learn at", "write more than 0, 1.0 for example"
+        yield (
+            "rollout.temperature",
+            f"{temperature} is not a temperature to learn at",
+            "write more than 0, 1.0 for example",
+        )
 
 
 @rule("RLX104", "Truncated sampling moves the sampler's log-probs away from the trainer's", "warning")
@@ -85,7 +93,9 @@ def length_is_read(run: Run) -> Iterable[Finding]:
 def budget_holds_a_response(run: Run) -> Iterable[Finding]:
     trainer, longest = run.topology.run.trainer, run.topology.run.rollout.max_new_tokens
     if trainer.use_dynamic_batch_size and trainer.max_tokens_per_micro_batch < longest:
-        problem = f"{trainer.max_tokens_per_micro_batch} tokens hold no response of {longest}; it goes alone, over the budget"
+        problem = (
+            f"{trainer.max_tokens_per_micro_batch} tokens hold no response of {longest}; it goes alone, over the budget"
+        )
         yield "trainer.max_tokens_per_micro_batch", problem, f"write more than {longest}"
 
 

@@ -16,7 +16,9 @@ from relax_core.runtime import Runtime
 GIVEN = Path(__file__).with_name("given.py")
 
 
-def rollout(sequences: list[list[float]], *, rewards=None, groups=None, mask=None, dtype=torch.float64, **tokens) -> Rollout:
+def rollout(
+    sequences: list[list[float]], *, rewards=None, groups=None, mask=None, dtype=torch.float64, **tokens
+) -> Rollout:
     """A rollout of sequences whose old log-probs are given; other per-token values by name, as lists per sequence."""
     lengths = torch.tensor([len(each) for each in sequences])
     flat = {name: torch.tensor([x for each in value for x in each]) for name, value in tokens.items()}

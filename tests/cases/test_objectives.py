@@ -27,7 +27,13 @@ def kl_gradient(kind: str, *, unbiased: bool) -> float:
 
 @pytest.mark.parametrize(
     ("kind", "unbiased", "gradient"),
-    [("k1", False, 0.0), ("k2", False, 0.073337), ("k3", False, 0.074443), ("k1", True, 0.073337), ("k3", True, 0.073337)],
+    [
+        ("k1", False, 0.0),
+        ("k2", False, 0.073337),
+        ("k3", False, 0.074443),
+        ("k1", True, 0.073337),
+        ("k3", True, 0.073337),
+    ],
 )
 def test_20_the_gradient_of_the_kl_term(kind, unbiased, gradient):
     assert kl_gradient(kind, unbiased=unbiased) == pytest.approx(gradient, abs=1e-6)
@@ -36,7 +42,9 @@ def test_20_the_gradient_of_the_kl_term(kind, unbiased, gradient):
 def clipped_loss(ratio: float, advantage: float, **config) -> float:
     bound = runtime(advantage_norm_mode="none", **config)
     prepared, _ = bound.prepare(rollout([[-5.0]], rewards=[advantage]))
-    return bound.policy_loss(as_batch(prepared, torch.tensor([-5.0 + math.log(ratio)], dtype=torch.float64))).per_token.item()
+    return bound.policy_loss(
+        as_batch(prepared, torch.tensor([-5.0 + math.log(ratio)], dtype=torch.float64))
+    ).per_token.item()
 
 
 def test_22_dual_clip_bounds_the_loss_of_a_bad_token():
@@ -103,4 +111,9 @@ def test_19a_a_token_dropped_from_the_loss_moves_no_reward():
     _, whole = given_losses([[0.0] * 4], given={"enable": True})
     _, dropped = given_losses([[0.0] * 4], keep=[[True, True, True, False]], given={"enable": True})
     assert dropped.advantages.tolist() == whole.advantages.tolist()
-    assert dropped.discounted_sum(dropped.at_last(torch.ones(1, dtype=torch.float64)), 0.5).tolist() == [0.125, 0.25, 0.5, 1.0]
+    assert dropped.discounted_sum(dropped.at_last(torch.ones(1, dtype=torch.float64)), 0.5).tolist() == [
+        0.125,
+        0.25,
+        0.5,
+        1.0,
+    ]

@@ -79,7 +79,11 @@ def test_a_directory_instead_of_a_file(relax, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
-    [("model: [1\n", 2, "expected"), ("a: 1\na: 2\n", 2, "duplicate key"), ("a:\n\t- b\n", 2, "cannot start any token")],
+    [
+        ("model: [1\n", 2, "expected"),
+        ("a: 1\na: 2\n", 2, "duplicate key"),
+        ("a:\n\t- b\n", 2, "cannot start any token"),
+    ],
 )
 def test_malformed_yaml(relax, run_file, text, line, reason):
     path = run_file(text)
@@ -215,7 +219,10 @@ def test_a_disabled_plugin_is_not_imported(relax, run_file, install, monkeypatch
     [
         ("x = 1", "it has no algorithm() marked with @hookimpl"),
         (PLUGIN.format(name="other"), "its spec is named 'other', its entry point 'mine'"),
-        (PLUGIN.format(name="mine").replace("policy_loss(", "policy_los("), "'policy_los' is not a hook did you mean 'policy_loss'?"),
+        (
+            PLUGIN.format(name="mine").replace("policy_loss(", "policy_los("),
+            "'policy_los' is not a hook did you mean 'policy_loss'?",
+        ),
         (PLUGIN.format(name="mine").replace("(batch)", "(bach)"), "bach"),
         (PLUGIN.format(name="mine").replace("loss=Loss()", "loss=Loss(), hook_api=99"), "hook_api 99, this is 1"),
         ("import does_not_exist", "No module named 'does_not_exist'"),
@@ -252,7 +259,9 @@ def test_a_hook_that_raises_names_the_plugin_and_the_line(relax, run_file, plugi
 
 def test_a_loss_that_reduces_is_told_so(relax, run_file, plugin_file, tmp_path):
     source = PLUGIN.format(name="mine").replace("* batch.advantages)", "* batch.advantages).per_token.mean()")
-    source = source.replace("PolicyLoss(-batch.ratio() * batch.advantages).per_token.mean()", "PolicyLoss((-batch.ratio()).mean())")
+    source = source.replace(
+        "PolicyLoss(-batch.ratio() * batch.advantages).per_token.mean()", "PolicyLoss((-batch.ratio()).mean())"
+    )
     arguments = ("--plugin", plugin_file(source), "--advantage-estimator", "mine", "--output.dir", tmp_path / "run")
     result = relax("train", run_file(), *arguments)
     assert result.code == 4

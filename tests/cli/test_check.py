@@ -90,7 +90,11 @@ def findings(result) -> dict[str, str]:
             "trainer.use_dynamic_global_batch_size: 'grpo' needs whole groups. "
             "Fix: write use_dynamic_global_batch_size: false",
         ),
-        (("--fully-async",), "RLX105", "trainer.mode: the local orchestrator cannot run 'async'. Fix: write trainer.mode: sync"),
+        (
+            ("--fully-async",),
+            "RLX105",
+            "trainer.mode: the local orchestrator cannot run 'async'. Fix: write trainer.mode: sync",
+        ),
         (
             ("--context-parallel-size", "2"),
             "RLX106",
@@ -103,8 +107,16 @@ def findings(result) -> dict[str, str]:
             "algorithm.loss_agg_length: 'token-mean' does not read it. "
             "Fix: write loss_agg_mode: seq-mean-token-sum-norm, or leave it out",
         ),
-        (("--max-staleness", "1"), "RLX107", "trainer.max_staleness: a synchronous run has no stale samples. Fix: write max_staleness: 0"),
-        (("--eps-clip-c", "1"), "RLX503", "algorithm.clip_ratio_c: a dual clip of 1 or less clips every token. Fix: write more than 1, or null"),
+        (
+            ("--max-staleness", "1"),
+            "RLX107",
+            "trainer.max_staleness: a synchronous run has no stale samples. Fix: write max_staleness: 0",
+        ),
+        (
+            ("--eps-clip-c", "1"),
+            "RLX503",
+            "algorithm.clip_ratio_c: a dual clip of 1 or less clips every token. Fix: write more than 1, or null",
+        ),
     ],
 )
 def test_a_violation_has_its_code_its_setting_and_a_fix(relax, run_file, flags, code, message):
@@ -206,11 +218,27 @@ def test_a_field_that_two_chosen_plugins_declare_differently(relax, run_file, pl
         (("--algorithm.opsm.enable", "--delta", "0.2"), {"opsm": {"enable": True, "delta": 0.2}}),
         (
             ("--use-tis",),
-            {"is_correction": {"enable": True, "level": "token", "action": "clip", "lower_bound": 0.0, "upper_bound": 2.0}},
+            {
+                "is_correction": {
+                    "enable": True,
+                    "level": "token",
+                    "action": "clip",
+                    "lower_bound": 0.0,
+                    "upper_bound": 2.0,
+                }
+            },
         ),
         (
             ("--use-kl-loss", "--kl-loss-coef", "0.01", "--kl-loss-type", "k2"),
-            {"ref_kl": {"enable": True, "coef": 0.01, "kl_type": "k2", "use_unbiased_kl": False, "update_interval": -1}},
+            {
+                "ref_kl": {
+                    "enable": True,
+                    "coef": 0.01,
+                    "kl_type": "k2",
+                    "use_unbiased_kl": False,
+                    "update_interval": -1,
+                }
+            },
         ),
     ],
 )
@@ -271,7 +299,9 @@ def test_help_lists_the_generated_flags(relax):
 
 def test_the_help_of_the_program_imports_no_torch():
     code = "import sys\nfrom relax_core.cli.app import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
-    heavy = "print([name for name in ('torch', 'transformers', 'pydantic.main', 'matplotlib') if name in sys.modules][:2])"
+    heavy = (
+        "print([name for name in ('torch', 'transformers', 'pydantic.main', 'matplotlib') if name in sys.modules][:2])"
+    )
     run = subprocess.run([sys.executable, "-c", code + heavy], capture_output=True, text=True, check=True)
     assert "torch" not in run.stdout.splitlines()[-1]
     assert "Train a policy" in run.stdout
@@ -298,11 +328,19 @@ def test_plugins_info_says_what_is_declared(relax):
     assert "--use-tis" in text
     report = json.loads(relax("plugins", "info", "grpo", "--json").out)
     assert report["paper"] == "arXiv:2402.03300"
-    assert {"name": "algorithm.clip_ratio_high", "type": "float", "default": 0.28, "summary": "Upper clip margin of the importance ratio."} in report["fields"]
+    assert {
+        "name": "algorithm.clip_ratio_high",
+        "type": "float",
+        "default": 0.28,
+        "summary": "Upper clip margin of the importance ratio.",
+    } in report["fields"]
 
 
 def test_plot_writes_a_picture_and_a_curve(relax, tmp_path):
-    records = [{"step": i, "rollout/reward_mean": i / 10, "train/loss": -i, "rollout/response_length_mean": 5} for i in range(1, 11)]
+    records = [
+        {"step": i, "rollout/reward_mean": i / 10, "train/loss": -i, "rollout/response_length_mean": 5}
+        for i in range(1, 11)
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     result = relax("plot", tmp_path)
     assert result.code == 0

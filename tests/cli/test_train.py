@@ -81,7 +81,10 @@ def test_the_last_checkpoint_loads_with_from_pretrained(train):
 
 
 def test_one_seed_gives_identical_metrics_and_another_gives_others(train):
-    texts = [(train("--seed", seed, name=name) / "metrics.jsonl").read_text() for name, seed in (("a", 3), ("b", 3), ("c", 4))]
+    texts = [
+        (train("--seed", seed, name=name) / "metrics.jsonl").read_text()
+        for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    ]
     assert texts[0] == texts[1]
     assert texts[0] != texts[2]
 

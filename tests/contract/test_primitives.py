@@ -13,6 +13,8 @@ from relax_core.batch import CriticBatch, LossBatch, Rollout, build
 from relax_core.conformance.threads import run_ranks
 from relax_core.errors import PluginError
 from relax_core.packing import loss_batch, select_sequences, select_tokens
+from relax_core.reductions import Metrics
+from relax_core.results import Sum
 
 MASK = [[1, 0, 1], [], [0, 0], [1, 1, 0, 1]]
 X = torch.tensor([1.0, 100.0, 2.0, 100.0, 100.0, 3.0, 5.0, 100.0, 10.0], dtype=torch.float64)
@@ -259,6 +261,17 @@ def test_sequence_sum_is_whole_on_each_context_parallel_rank():
     for total, mean in run_ranks(3, work):
         torch.testing.assert_close(total, expected.sequence_sum(expected.log_probs))
         torch.testing.assert_close(mean, expected.sequence_mean(expected.log_probs))
+
+
+def test_a_sequence_counts_once_in_a_metric_though_every_context_parallel_rank_has_it(rollout):
+    def work(group):
+        part = torch.arange(len(X)) % 2 == group.rank
+        prepared = select_tokens(rollout.with_values(loss_mask=rollout.raw_mask, x=X), part)
+        batch, metrics = loss_batch(prepared, group, log_probs=X[part]), Metrics()
+        metrics.add("train", {"rewards": Sum(batch.rewards, over="sequence"), "x": Sum(batch.x)}, batch)
+        return metrics.reduce(group)
+
+    assert run_ranks(2, work) == [{"train/rewards": 16.0, "train/x": 21.0}] * 2
 
 
 @pytest.mark.parametrize("primitive", ["sequence_sum", "sequence_mean"])

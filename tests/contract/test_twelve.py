@@ -246,10 +246,13 @@ def test_ppo_passes_over_tool_tokens():
 
 
 def test_dr_grpo_divides_by_a_constant_length():
-    rollout = packed(mask=[[1], [1, 1, 1]], rewards=[1.0, 0.0], old_log_probs=[[-1.0], [-1.0] * 3])
+    lengths = (1, 3, 2, 2)
+    old = [[-1.0] * length for length in lengths]
+    rollout = packed(mask=[[1] * n for n in lengths], rewards=[1, 0, 9, 5], groups=[0, 0, 1, 1], old_log_probs=old)
     outcome = train_actor(runtime("dr_grpo", loss_agg_length=4), rollout, {"log_probs": rollout.old_log_probs})
-    assert outcome.loss == pytest.approx((-0.5 + 3 * 0.5) / (2 * 4))
-    assert outcome.gradients["log_probs"].tolist() == pytest.approx([-0.0625, 0.0625, 0.0625, 0.0625])
+    assert outcome.loss == pytest.approx((-0.5 + 3 * 0.5 - 2 * 2.0 + 2 * 2.0) / (4 * 4))
+    gradient = [-0.5, *[0.5] * 3, *[-2.0] * 2, *[2.0] * 2]
+    assert outcome.gradients["log_probs"].tolist() == pytest.approx([each / 16 for each in gradient])
 
 
 def test_clip_cov_silences_the_largest_covariance_and_keeps_the_denominator():
@@ -262,14 +265,14 @@ def test_clip_cov_silences_the_largest_covariance_and_keeps_the_denominator():
 
 def test_dapo_shapes_overlong_rewards_and_drops_groups_without_signal():
     rollout = packed(
-        mask=[[1] * length for length in (2, 6, 10, 8)],
+        mask=[[1] * length for length in (2, 6, 10, 5)],
         rewards=[1.0, 0.0, 1.0, 1.0],
         groups=[0, 0, 1, 1],
         sequences={"correct": [1.0, 0.0, 1.0, 1.0]},
     )
     bound = runtime("dapo")
     shaped = bound.shape_rewards(rollout)
-    assert shaped.rewards.tolist() == [1.0, -0.5, 0.0, 0.0]
+    assert shaped.rewards.tolist() == [1.0, -0.5, 0.0, 0.75]
     assert bound.kept_groups(shaped).tolist() == [True, True, False, False]
 
 

@@ -40,5 +40,7 @@ def test_garbage_at_masked_positions_changes_nothing(field, garbage, registry):
     """Case 14: neither value nor gradient of anything."""
     (case,) = load_cases(lambda case: case["name"] == "everything-0")
     for sequence in case["sequences"]:
-        sequence[field] = [value if live else garbage for value, live in zip(sequence[field], sequence["mask"], strict=True)]
+        sequence[field] = [
+            value if live else garbage for value, live in zip(sequence[field], sequence["mask"], strict=True)
+        ]
     assert largest_error(replay(case, registry), case["expected"]) <= 1e-9

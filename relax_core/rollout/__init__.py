@@ -1,0 +1,1 @@
+"""Generation with log-probs, and the update of the weights that generate."""
