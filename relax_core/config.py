@@ -157,6 +157,8 @@ class TrainerSection(AlgorithmConfig):
     """Where the model lives; `auto` takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """The model's arithmetic; `auto` is float32 on a CPU and bfloat16 on a GPU."""
+    num_threads: PositiveInt | None = None
+    """CPU threads of PyTorch; left out, as many as it chooses itself."""
     seed: int = Field(0, ge=0)
     """Of sampling and of the order of prompts: one seed, one run."""
 

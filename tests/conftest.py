@@ -1,13 +1,16 @@
-"""What many tests need: the installed plugins, and a way to write one down."""
+"""What many tests need: plugins, run files, and the command line in this process."""
 
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from relax_core.cli.app import main
 from relax_core.registry import Registry
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -34,3 +37,69 @@ def load_cases(matches) -> list[dict]:
     """The golden vectors for which `matches(case)` is true."""
     cases = [json.loads(path.read_text()) for path in sorted(VECTORS.glob("*.json"))]
     return [case for case in cases if matches(case)]
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+RUN = f"""
+model: {{path: "{EXAMPLES}/tiny_model.py:build", cache_dir: CACHE}}
+data: {{source: "{EXAMPLES}/tiny_task.py:examples", reward: "{EXAMPLES}/tiny_task.py:reward"}}
+rollout: {{rollout_batch_size: 2, n_samples_per_prompt: 4, max_new_tokens: 4}}
+trainer: {{num_rollout: 2, lr: 1e-3}}
+output: {{tensorboard: false}}
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def relax(capsys):
+    """Run the console script's function with these arguments."""
+
+    def run(*arguments: object) -> Result:
+        with pytest.raises(SystemExit) as exit_:
+            main([str(each) for each in arguments])
+        captured = capsys.readouterr()
+        return Result(int(exit_.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def model_cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture
+def run_file(tmp_path, model_cache):
+    """Write a run file; without text, a small one that works."""
+
+    def write(text: str = RUN, name: str = "run.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text).replace("CACHE", str(model_cache)))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Put a distribution with one plugin on the path, as pip would."""
+
+    def put(distribution: str, name: str, source: str, version: str = "1.0") -> None:
+        site = tmp_path / f"site-{distribution}"
+        info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        module = f"{distribution.replace('-', '_')}_plugin"
+        (site / f"{module}.py").write_text(textwrap.dedent(source))
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[relax.plugins]\n{name} = {module}\n")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.syspath_prepend(str(site))
+
+    return put

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from relax_core.binding import Binding
-from relax_core.data.prompts import PromptSource, load_examples
+from relax_core.data.examples import load_examples
+from relax_core.data.prompts import PromptSource
 from relax_core.data.references import load_callable
 from relax_core.data.rewards import RewardFunction
 from relax_core.engines.hf_model import check_directory, load_model, load_tokenizer, without_progress_bars
@@ -37,6 +40,8 @@ class Parts:
 def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     """Load everything; what is cheap to find wrong is looked at first."""
     without_progress_bars()
+    if resolved.config.trainer.num_threads is not None:
+        torch.set_num_threads(resolved.config.trainer.num_threads)
     config, topology = resolved.config, topology_of(resolved, binding)
     reward = RewardFunction(config.data.reward, config.data.reward_args, config.data.on_reward_error, resolved.base)
     examples = load_examples(config.data, resolved.base)

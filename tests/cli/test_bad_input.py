@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import RUN
+from tests.conftest import RUN
 
 PLUGIN = """
 from relax_core import AlgorithmSpec, Estimator, Advantage, Loss, PolicyLoss, hookimpl

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.cli.conftest import RUN
+from tests.conftest import RUN
 
 
 def findings(result) -> dict[str, str]:

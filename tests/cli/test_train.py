@@ -15,7 +15,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.cli.conftest import RUN
+from tests.conftest import RUN
 
 ALGORITHM = """
 algorithm:

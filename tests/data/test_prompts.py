@@ -14,7 +14,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from relax_core.config import DataSection
-from relax_core.data.prompts import Example, PromptSource, load_examples
+from relax_core.data.examples import Example, load_examples
+from relax_core.data.prompts import PromptSource
 from relax_core.errors import LoadError, UsageError
 
 ROWS = [{"id": "a", "prompt": "1+1", "answer": "2", "level": 3}, {"prompt": "2+2", "answer": "4"}]
@@ -100,7 +101,7 @@ def test_other_keys(tmp_path: Path) -> None:
 
 
 def test_a_source_gives_rows_or_examples(tmp_path: Path) -> None:
-    text = "from relax_core.data.prompts import Example\n"
+    text = "from relax_core.data.examples import Example\n"
     text += "def rows(n):\n    yield {'prompt': 'p' * n}\n    yield Example('x', 'q', 1, {})\n"
     (tmp_path / "rows.py").write_text(text)
     data = DataSection(source="rows.py:rows", source_args={"n": 2})
@@ -306,7 +307,7 @@ def test_a_prompt_that_is_too_long(
 
 
 def ids(prompts: PromptSource, step: int, size: int) -> list[int]:
-    return [int(prompt.example.id) for prompt in prompts.batch(step, size)]
+    return [int(prompt.example.id) for prompt in prompts.take(step * size, size)]
 
 
 def test_an_epoch_holds_every_prompt_once_and_the_next_has_another_order(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from relax_core.data.prompts import load_examples
+from relax_core.data.examples import load_examples
 from relax_core.data.rewards import RewardBatch, RewardFunction, Sample
 from relax_core.errors import LoadError, RunError, UsageError
 

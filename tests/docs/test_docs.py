@@ -1,0 +1,57 @@
+"""The documentation says what is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_generated_pages_are_not_stale():
+    run = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True)
+    assert run.stdout == ""
+    assert run.returncode == 0, "run `make docs`"
+
+
+def custom_algorithm() -> str:
+    (code,) = re.findall(r"<!-- custom algorithm -->\n```python\n(.*?)```", README, re.DOTALL)
+    return code
+
+
+def test_the_custom_algorithm_has_under_30_lines():
+    assert len([line for line in custom_algorithm().splitlines() if line.strip()]) < 30
+
+
+def test_the_custom_algorithm_trains(relax, tmp_path, model_cache):
+    (command,) = re.findall(r"^    relax (train .* --plugin my_algo.py .*)$", README, re.MULTILINE)
+    (tmp_path / "my_algo.py").write_text(custom_algorithm())
+    arguments = [part.replace("examples/", f"{ROOT}/examples/") for part in command.split()]
+    arguments = [str(tmp_path / part) if part == "my_algo.py" else part for part in arguments]
+    short = (
+        "--num-rollout",
+        2,
+        "--rollout-batch-size",
+        2,
+        "--cache-dir",
+        model_cache,
+        "--output.dir",
+        tmp_path / "run",
+    )
+    result = relax(*arguments, *short)
+    assert result.code == 0, result.err
+    assert "clip_ratio: 0.3" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_every_page_that_is_linked_exists():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_command_that_is_named_exists(relax):
+    for words in set(re.findall(r"^    relax ((?:plugins )?[a-z]+)", README, re.MULTILINE)):
+        assert relax(*words.split(), "--help").code == 0, words

@@ -1,0 +1,38 @@
+"""The run files of `examples/`: all are accepted, and what they promise is what they do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUN_FILES = sorted((ROOT / "examples").rglob("*.yaml"))
+
+
+def rewards(directory: Path) -> list[float]:
+    return [json.loads(line)["rollout/reward_mean"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("path", RUN_FILES, ids=[path.stem for path in RUN_FILES])
+def test_a_run_file_has_no_findings(relax, path):
+    result = relax("check", path)
+    assert (result.code, result.out) == (0, f"{path}: 0 errors, 0 warnings\n")
+
+
+def test_the_tiny_policy_reaches_nine_tenths(relax, tmp_path, model_cache):
+    flags = ("--cache-dir", model_cache, "--output.dir", tmp_path / "run")
+    assert relax("train", ROOT / "examples" / "tiny.yaml", *flags).code == 0
+    found = rewards(tmp_path / "run")
+    assert found[0] < 0.3
+    assert sum(found[-5:]) / 5 > 0.9
+
+
+@pytest.mark.slow
+def test_the_demo_reaches_nine_tenths(relax, tmp_path):
+    flags = ("--output.dir", tmp_path / "run")
+    assert relax("train", ROOT / "examples" / "demo.yaml", *flags).code == 0
+    found = rewards(tmp_path / "run")
+    assert found[0] < 0.3
+    assert sum(found[-3:]) / 3 > 0.9
