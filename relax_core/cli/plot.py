@@ -48,6 +48,7 @@ def _draw(records: list[dict[str, float]], picture: Path, title: str) -> None:
         axis.grid(alpha=0.3)
     for axis in axes[1]:
         axis.set_xlabel("step")
+        axis.xaxis.set_major_locator(pyplot.MaxNLocator(integer=True))
     figure.suptitle(title)
     figure.savefig(picture, dpi=120)
     pyplot.close(figure)
