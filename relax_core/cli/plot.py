@@ -40,6 +40,7 @@ def _draw(records: list[dict[str, float]], picture: Path, title: str) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = pyplot.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
     for axis, (name, keys) in zip(axes.flat, PANELS, strict=True):
@@ -48,7 +49,7 @@ def _draw(records: list[dict[str, float]], picture: Path, title: str) -> None:
         axis.grid(alpha=0.3)
     for axis in axes[1]:
         axis.set_xlabel("step")
-        axis.xaxis.set_major_locator(pyplot.MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle(title)
     figure.savefig(picture, dpi=120)
     pyplot.close(figure)
