@@ -11,7 +11,7 @@ from typing import Any
 
 from relax_core.cli.check import FINDINGS, prepare, report
 from relax_core.cli.progress import progress
-from relax_core.orchestration.record import RunDirectory
+from relax_core.orchestration.record import RunDirectory, claim, latest_checkpoint
 
 INTERRUPTED = 130
 
@@ -48,12 +48,13 @@ def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resu
 
     with _listening() as interruption:
         try:
+            output = resolved.config.output
+            place = claim(output, run.stem) if resume is None else latest_checkpoint(resume)
             job = LocalRun(resolved, binding)
-            tensorboard = resolved.config.output.tensorboard
             if resume is None:
-                directory = RunDirectory.create(resolved, binding, run.stem)
+                directory = RunDirectory.create(place, resolved, binding)
             else:
-                directory = RunDirectory.reopen(resume, job.resume(resume), tensorboard=tensorboard)
+                directory = RunDirectory.reopen(resume, job.resume(place), tensorboard=output.tensorboard)
             with progress(job.step, resolved.config.trainer.num_rollout) as show:
                 finished = job.run(directory, show, lambda: interruption.asked)
             directory.close()

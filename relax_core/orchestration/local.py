@@ -15,7 +15,7 @@ from relax_core.engines.types import Update
 from relax_core.orchestration.assemble import assemble
 from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.generation import Generation, shown
-from relax_core.orchestration.record import RunDirectory, latest_checkpoint
+from relax_core.orchestration.record import RunDirectory
 from relax_core.packing import select_sequences
 from relax_core.reductions import Metrics
 from relax_core.runfile import ResolvedRun
@@ -56,9 +56,8 @@ class LocalRun:
         directory.checkpoint(self.step, self._write)
         return self.step == total
 
-    def resume(self, path: Path) -> int:
-        """Go on from the newest checkpoint of a run directory; gives the steps that are done."""
-        checkpoint = latest_checkpoint(path)
+    def resume(self, checkpoint: Path) -> int:
+        """Go on from a checkpoint; gives the steps that are done."""
         self.parts.engine.load(checkpoint)
         state = torch.load(checkpoint / LOOP_STATE, weights_only=True)
         self.step, self.generation.cursor = state["step"], state["cursor"]

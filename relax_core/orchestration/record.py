@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from relax_core.binding import Binding
+from relax_core.config import OutputSection
 from relax_core.errors import LoadError, UsageError
 from relax_core.runfile import ResolvedRun
 
@@ -31,22 +33,12 @@ class RunDirectory:
         self._board = _board(path) if tensorboard else None
 
     @classmethod
-    def create(cls, resolved: ResolvedRun, binding: Binding, name: str) -> RunDirectory:
-        """A new directory with the resolved configuration in it. Raises `UsageError` where a run already is."""
-        output = resolved.config.output
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        path = Path(output.dir) if output.dir else Path("runs") / f"{name}-{stamp}"
-        if (path / METRICS).exists():
-            fix = f"give another --output.dir, or go on with --resume {path}"
-            raise UsageError(f"'{path}' already holds a run", who="output.dir", fix=fix)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            _write_config(path, resolved)
-            (path / RUN).write_text(json.dumps(_describe(resolved, binding), indent=2) + "\n")
-            (path / METRICS).touch()
-        except OSError as error:
-            raise UsageError(f"'{path}' cannot be written: {error.strerror}", who="output.dir") from None
-        return cls(path, tensorboard=output.tensorboard)
+    def create(cls, path: Path, resolved: ResolvedRun, binding: Binding) -> RunDirectory:
+        """A directory that `claim` made, with the resolved configuration in it."""
+        _write_config(path, resolved)
+        (path / RUN).write_text(json.dumps(_describe(resolved, binding), indent=2) + "\n")
+        (path / METRICS).touch()
+        return cls(path, tensorboard=resolved.config.output.tensorboard)
 
     @classmethod
     def reopen(cls, path: Path, step: int, *, tensorboard: bool) -> RunDirectory:
@@ -93,6 +85,22 @@ class RunDirectory:
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def claim(output: OutputSection, name: str) -> Path:
+    """The directory of a new run. Raises `UsageError` where one cannot be written or already holds a run."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = Path(output.dir) if output.dir else Path("runs") / f"{name}-{stamp}"
+    if (path / METRICS).exists():
+        fix = f"give another --output.dir, or go on with --resume {path}"
+        raise UsageError(f"'{path}' already holds a run", who="output.dir", fix=fix)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be written: {error.strerror}", who="output.dir") from None
+    return path
 
 
 def latest_checkpoint(path: Path) -> Path:
