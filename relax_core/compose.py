@@ -30,14 +30,26 @@ class Choice:
 
 
 def choose(registry: Registry, raw: Mapping[str, Any]) -> Choice:
-    """Resolve the names in a raw `algorithm` section. A loss left out is the estimator's own."""
-    name = raw.get("advantage_estimator") or registry.default_estimator()
-    estimator = registry.get(str(name), "estimator", "algorithm.advantage_estimator")
-    loss = raw.get("policy_loss") or _loss_of(estimator)
+    """Resolve the names in a raw `algorithm` section.
+
+    A loss left out is the estimator's own, or the one it names; a plugin that is all loss names its estimator.
+    """
+    name = str(raw.get("advantage_estimator") or registry.default_estimator())
+    elsewhere = _estimator_of(registry, name)
+    estimator = registry.get(elsewhere or name, "estimator", "algorithm.advantage_estimator")
+    loss = raw.get("policy_loss") or (name if elsewhere else _loss_of(estimator))
     if not loss:
         losses = ", ".join(plugin.name for plugin in registry.with_role("loss"))
         raise UsageError(f"'{name}' brings no loss of its own", who="algorithm.policy_loss", fix=f"one of: {losses}")
     return Choice(estimator, registry.get(str(loss), "loss", "algorithm.policy_loss"))
+
+
+def _estimator_of(registry: Registry, name: str) -> str:
+    for plugin in registry.with_role("loss"):
+        spec = spec_of(plugin)
+        if plugin.name == name and spec.estimator is None and spec.loss is not None:
+            return spec.loss.default_estimator
+    return ""
 
 
 def _loss_of(estimator: Plugin) -> str:

@@ -122,9 +122,10 @@ def adjust_advantage(rollout: Rollout, advantages: Tensor, config: Any, context:
 
 
 @hookspec
-def rollout_metrics(rollout: Rollout, config: Any, context: Context) -> Metrics:  # type: ignore[empty-body]
+def rollout_metrics(rollout: Rollout, config: Any, context: Context, roles: frozenset[str]) -> Metrics:  # type: ignore[empty-body]
     """Observe a training rollout, advantages included; change nothing. Every active plugin.
 
+    `roles` are those in which this plugin was chosen. An estimator is not called when a component replaces its signal.
     Gives metrics by name, each with its reduction.
 
         @hookimpl

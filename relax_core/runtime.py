@@ -87,9 +87,14 @@ class Runtime:
         rollout = self._mask(rollout, step, metrics)
         rollout = self._estimate(rollout, step, metrics)
         _observe(rollout, metrics)
+        replaced = self.binding.needs("replaces_advantage")
         for plugin in self.binding.implementing("rollout_metrics"):
-            found = plugin.call("rollout_metrics", rollout=rollout, context=self._context(plugin, step))
-            metrics.add("rollout", found, rollout)
+            if replaced and plugin is self.binding.estimator:
+                continue
+            context, roles = self._context(plugin, step), frozenset(plugin.configs)
+            metrics.add(
+                "rollout", plugin.call("rollout_metrics", rollout=rollout, context=context, roles=roles), rollout
+            )
         return rollout, metrics
 
     def _mask(self, rollout: Rollout, step: int, metrics: Metrics) -> Rollout:

@@ -102,7 +102,10 @@ class Estimator(Role):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(Role):
-    """The role of `policy_loss`. `aggregations` None allows all; `surrogate_gradient` says why finite differences differ."""
+    """The role of `policy_loss`. `aggregations` None allows all; `surrogate_gradient` says why finite differences differ.
+
+    `default_estimator` names the estimator of a run that chooses this plugin as a whole, where it brings none of its own.
+    """
 
     supports_context_parallel: Declared[bool] = False
     scope: Declared[Literal["token", "sequence", "microbatch"]] = "token"
@@ -110,6 +113,7 @@ class Loss(Role):
     aggregations: Declared[frozenset[str] | None] = None
     policy_gradient: Declared[bool] = True
     surrogate_gradient: str = ""
+    default_estimator: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,8 @@ class Component(Role):
     `section` is where its fields stand in `algorithm` (default: the plugin's name; "" puts them beside the estimator).
     `enabled` says from its config whether it is active (default: its `enable`). `kl` is the KL loss that it adds, as in
     `kl_modes`. `reference_update_interval` copies the actor into the reference after every N steps. `policy_weight`
-    scales the policy loss; 0 skips it.
+    scales the policy loss; 0 skips it. `replaces_advantage`: what the estimator gives does not reach the loss, so its
+    diagnostics are left out.
     """
 
     section: str | None = None
@@ -128,6 +133,7 @@ class Component(Role):
     kl: Declared[str | None] = None
     reference_update_interval: Declared[int] = -1
     policy_weight: Declared[float] = 1.0
+    replaces_advantage: Declared[bool] = False
 
 
 @dataclass(frozen=True, slots=True)

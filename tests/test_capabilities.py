@@ -127,7 +127,7 @@ def test_a_plugin_without_demands_has_no_violations(violations):
         ),
         (
             "", "supports_async=False", {"trainer": {"mode": "async"}}, "RLX213",
-            "error: trainer.mode: 'demanding' cannot run asynchronously. Fix: write trainer.mode: sync",
+            "error: trainer.mode: 'demanding' cannot run in mode 'async'. Fix: write trainer.mode: sync",
         ),
         (
             "", "aggregations=frozenset({'token-mean'})", {"algorithm": {"loss_agg_mode": "seq-mean-token-mean"}}, "RLX214",

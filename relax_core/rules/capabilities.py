@@ -148,11 +148,15 @@ def staleness(run: Run) -> Iterable[Finding]:
             yield "trainer.max_staleness", f"'{plugin.name}' stands {most} at most", f"write max_staleness: {most}"
 
 
-@rule("RLX213", "Asynchronous runs are supported by all")
+@rule("RLX213", "Modes other than sync are supported by all")
 def asynchronous(run: Run) -> Iterable[Finding]:
     for plugin, _, supported in _declared(run, "supports_async"):
-        if run.topology.mode == "async" and not supported:
-            yield "trainer.mode", f"'{plugin.name}' cannot run asynchronously", "write trainer.mode: sync"
+        if run.topology.mode != "sync" and not supported:
+            yield (
+                "trainer.mode",
+                f"'{plugin.name}' cannot run in mode '{run.topology.mode}'",
+                "write trainer.mode: sync",
+            )
 
 
 @rule("RLX214", "The aggregation keeps the objective")
