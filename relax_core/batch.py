@@ -127,7 +127,8 @@ class Batch:
 
     def to_tokens(self, x: Tensor) -> Tensor:
         """[S] -> [T]: a value per sequence, seen from each of its tokens."""
-        return x[self.sequence_ids]
+        # index_select, whose backward adds in one order: indexing adds in whatever order its threads come.
+        return x.index_select(0, self.sequence_ids)
 
     def sequence_sum(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """[T] -> [S]: the sum over live tokens, whole even where a sequence is spread over ranks. Differentiable."""

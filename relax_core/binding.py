@@ -30,17 +30,21 @@ class BoundPlugin:
         return self.plugin.name
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call the plugin's own implementation of a hook; pluggy passes on the arguments that it names."""
+        """Call the plugin's own implementation of a hook; pluggy passes on the arguments that it names.
+
+        None when it returned None.
+        """
         config = self.config
         for role, hooks in ROLE_HOOKS.items():
             if hook in hooks and role in self.configs:
                 config = self.configs[role]
         try:
-            return self.hooks[hook](config=config, **arguments)[0]
+            results = self.hooks[hook](config=config, **arguments)
         except RelaxError:
             raise
         except Exception as error:
             raise PluginError(f"{hook} raised {describe(error)}", who=f"plugin '{self.name}'") from error
+        return results[0] if results else None
 
 
 ROLE_HOOKS: dict[RoleName, tuple[str, ...]] = {
@@ -70,7 +74,14 @@ class Binding:
 
     def needs(self, name: str) -> bool:
         """Whether any role that is played declares this capability."""
-        return any(bool(capability(role, name, config)) for _, _, role, config in self.roles() if hasattr(role, name))
+        return any(self._declared(name))
+
+    def most(self, name: str) -> int:
+        """The largest value that any role that is played declares for this capability; 0 when none does."""
+        return max([0, *(int(value) for value in self._declared(name))])
+
+    def _declared(self, name: str) -> list[Any]:
+        return [capability(role, name, config) for _, _, role, config in self.roles() if hasattr(role, name)]
 
 
 def bind(registry: Registry, choice: Choice, algorithm: AlgorithmSection) -> Binding:

@@ -40,6 +40,10 @@ class ModelSection(AlgorithmConfig):
     """A Hugging Face model directory, or a builder `file.py:function` that writes one, which is kept in `cache_dir`."""
     ref_hf_model_path: str | None = None
     """The frozen reference, as `path`; a reference KL needs exactly one reference."""
+    critic_path: str | None = None
+    """What the critic starts from, as `path`; left out, the policy."""
+    teacher_path: str | None = None
+    """The teacher of a distillation, as `path`; it shares the policy's tokenizer."""
     ref_dist_ckpt_path: str | None = None
     """The frozen reference as a Megatron `train_step_N/dist_ckpt` directory."""
     cache_dir: str = "~/.cache/relax"
@@ -137,6 +141,10 @@ class TrainerSection(AlgorithmConfig):
     """Take the sampler's log-probs as the old policy's instead of computing them again."""
     lr: float = Field(1e-6, ge=0)
     """AdamW's learning rate."""
+    critic_lr: float | None = Field(None, ge=0)
+    """The critic's learning rate; left out, `lr`."""
+    num_critic_only_steps: int = Field(0, ge=0)
+    """First steps in which the critic alone is trained."""
     lr_warmup_steps: int = Field(0, ge=0)
     """Updates over which the learning rate rises from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"

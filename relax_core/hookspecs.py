@@ -168,10 +168,10 @@ def policy_loss(batch: LossBatch, config: Any, context: Context) -> PolicyLoss: 
 
 
 @hookspec
-def loss_term(batch: LossBatch, config: Any, context: Context) -> LossTerm:  # type: ignore[empty-body]
+def loss_term(batch: LossBatch, config: Any, context: Context) -> LossTerm | None:
     """Add a term to the loss (entropy, reference KL). Every active plugin; reduced like the policy loss, not weighted.
 
-    Gives `LossTerm(per_token [T], coefficient, metrics)`.
+    Gives `LossTerm(per_token [T], coefficient, metrics)`, or None where the configuration adds nothing.
 
         @hookimpl
         def loss_term(batch, config):

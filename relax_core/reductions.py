@@ -96,9 +96,9 @@ class Metrics:
         return values
 
 
-def scalar_sum(value: Tensor) -> Partial:
-    """A plain number that micro-batches and ranks add up."""
-    return Partial("sum", value.detach().double(), torch.ones((), dtype=torch.float64, device=value.device))
+def mean_of(value: float) -> Partial:
+    """A plain number, averaged over updates."""
+    return Partial("sum", torch.tensor(value, dtype=torch.float64), torch.ones((), dtype=torch.float64), mean=True)
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Partial:

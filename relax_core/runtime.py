@@ -82,8 +82,14 @@ class Runtime:
         return rollout.group_sum((~keep).double()) == 0
 
     def prepare(self, rollout: Rollout, step: int = 0) -> tuple[Rollout, Metrics]:
-        """Masks, then advantages: the rollout with `loss_mask`, `advantages` and `returns`, and what to report."""
+        """Masks, then advantages: the rollout with `loss_mask`, `advantages` and `returns`, and what to report.
+
+        Without a policy loss (pure distillation) there is nothing to mask or to estimate.
+        """
         metrics = Metrics()
+        if not self.policy_weight:
+            silent = torch.zeros_like(rollout.raw_mask, dtype=torch.get_default_dtype())
+            return rollout.with_values(loss_mask=rollout.raw_mask, advantages=silent), metrics
         rollout = self._mask(rollout, step, metrics)
         rollout = self._estimate(rollout, step, metrics)
         _observe(rollout, metrics)
@@ -135,7 +141,10 @@ class Runtime:
             metrics.put("train/pg_loss", ratio(policy, count))
             total = total + policy
         for plugin in self.binding.implementing("loss_term"):
-            term = self._ask(plugin, "loss_term", LossTerm, batch=batch, step=step)
+            term = plugin.call("loss_term", batch=batch, context=self._context(plugin, step))
+            if term is None:
+                continue
+            term = self._checked(plugin, "loss_term", LossTerm, term)
             metrics.add("train", term.metrics, batch)
             per_token = self._expect(plugin, "LossTerm.per_token", term.per_token, batch.loss_mask)
             total = total + term.coefficient * _sum(per_token, self.aggregation, batch)
@@ -183,7 +192,9 @@ class Runtime:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _ask(self, plugin: BoundPlugin, hook: str, kind: type[R], *, step: int, **arguments: Any) -> R:
-        result = plugin.call(hook, context=self._context(plugin, step), **arguments)
+        return self._checked(plugin, hook, kind, plugin.call(hook, context=self._context(plugin, step), **arguments))
+
+    def _checked(self, plugin: BoundPlugin, hook: str, kind: type[R], result: Any) -> R:
         if not isinstance(result, kind):
             given = type(result).__name__
             raise PluginError(

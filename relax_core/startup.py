@@ -18,6 +18,10 @@ def topology_of(resolved: ResolvedRun, binding: Binding) -> Topology:
     roles = {"actor", "rollout"}
     if binding.needs("requires_reference"):
         roles.add("reference")
+    if binding.needs("requires_critic"):
+        roles.add("critic")
+    if resolved.config.model.teacher_path is not None:
+        roles.add("teacher")
     return Topology(resolved.config, frozenset(roles))
 
 

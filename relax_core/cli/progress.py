@@ -45,7 +45,8 @@ def _lines(done: int) -> Callable[[StepReport], None]:
 def _status(report: StepReport) -> str:
     metrics = report.metrics
     parts = [f"reward {metrics['rollout/reward_mean']:.3f}"]
-    parts += [f"loss {metrics['train/loss']:+.4f}"] if "train/loss" in metrics else ["nothing to train on"]
+    losses = [name for name in ("train/loss", "train/value_loss") if name in metrics]
+    parts += [f"loss {metrics[losses[0]]:+.4f}"] if losses else ["nothing to train on"]
     parts += (
         [f"length {metrics['rollout/response_length_mean']:.1f}"] if "rollout/response_length_mean" in metrics else []
     )

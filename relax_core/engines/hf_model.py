@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from relax_core.engines.rows import lay_out
+from relax_core.engines.rows import Layout, lay_out
 from relax_core.engines.types import Tokens
 from relax_core.errors import LoadError
-from relax_core.numerics.head import evaluating, head_of, token_log_probs
+from relax_core.numerics.head import evaluating, head_of, token_log_probs, top_log_probs
 
 PROBE_TOLERANCE = 1e-3
 
@@ -28,6 +29,23 @@ def load_model(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
     from transformers import AutoModelForCausalLM
 
     return _load(AutoModelForCausalLM, path, who, dtype=torch.float32, trust_remote_code=trust_remote_code)
+
+
+def load_critic(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
+    """A model with one value a token in float32, from the directory of a critic or of a causal LM.
+
+    The head of a new critic starts at zero, so that its first values are 0 whatever the seed.
+    """
+    from transformers import AutoConfig, AutoModelForTokenClassification
+
+    config = _load(AutoConfig, path, who, num_labels=1, trust_remote_code=trust_remote_code)
+    config.classifier_dropout = 0.0
+    options = {"config": config, "dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    model, found = _load(AutoModelForTokenClassification, path, who, output_loading_info=True, **options)
+    if any(name.startswith("score.") for name in found["missing_keys"]):
+        torch.nn.init.zeros_(model.score.weight)
+        torch.nn.init.zeros_(model.score.bias)
+    return model
 
 
 def load_tokenizer(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
@@ -56,34 +74,69 @@ def _load(kind: Any, path: Path, who: str, **options: Any) -> Any:
         raise LoadError(f"'{path}' cannot be loaded: {reason}", who=who, fix=fix) from None
 
 
-def response_log_probs(
-    model: Any, tokens: Tokens, *, temperature: float, entropy: bool, vocabulary: int | None, share: bool = True
-) -> tuple[Tensor, Tensor | None]:
-    """[T] log-probs of the response tokens, each seen from its own sequence alone.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How response tokens are read: `share` lets responses to one prompt stand in one row with it."""
 
-    With `entropy` also the entropy [T] of the distributions. Prompt logits are never computed. With `share` responses
-    to one prompt may stand in one row with it.
-    """
+    temperature: float = 1.0
+    vocabulary: int | None = None
+    share: bool = True
+
+
+def states(model: Any, tokens: Tokens, *, share: bool) -> tuple[Tensor, Layout]:
+    """[T, H] last hidden states from which each response token is predicted, each from its own sequence alone."""
     width = model.config.get_text_config().hidden_size if share else None
     layout = lay_out(tokens, width).to(model.device)
     hidden = model.base_model(
         input_ids=layout.ids, attention_mask=layout.mask(), position_ids=layout.positions, use_cache=False
     ).last_hidden_state
+    # index_select, whose backward adds in one order: indexing adds in whatever order its threads come.
+    places = layout.rows * layout.ids.shape[1] + layout.predictors
+    return hidden.flatten(0, 1).index_select(0, places), layout
+
+
+def response_log_probs(
+    model: Any, tokens: Tokens, reading: Reading, *, entropy: bool = False, candidates: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """[T] log-probs of the response tokens; [T] entropies, if asked for; [T, K] log-probs of `candidates` [T, K], if given.
+
+    Prompt logits are never computed.
+    """
+    hidden, layout = states(model, tokens, share=reading.share)
     weight, bias, transform = head_of(model)
-    return token_log_probs(
-        hidden[layout.rows, layout.predictors],
+    ids = layout.ids[layout.rows, layout.columns]
+    log_probs, entropies = token_log_probs(
+        hidden,
         weight,
         bias,
-        layout.ids[layout.rows, layout.columns],
-        temperature=temperature,
+        ids if candidates is None else torch.cat([ids[:, None], candidates], dim=1),
+        temperature=reading.temperature,
         entropy=entropy,
         logit_transform=transform,
-        vocabulary=vocabulary,
+        vocabulary=reading.vocabulary,
+    )
+    if candidates is None:
+        return log_probs, entropies, None
+    return log_probs[:, 0], entropies, log_probs[:, 1:]
+
+
+def likeliest(model: Any, tokens: Tokens, reading: Reading, count: int) -> tuple[Tensor, Tensor]:
+    """[T, count] the likeliest ids at each response token, and their log-probs; without a graph."""
+    hidden, _ = states(model, tokens, share=reading.share)
+    weight, bias, transform = head_of(model)
+    return top_log_probs(
+        hidden,
+        weight,
+        bias,
+        count,
+        temperature=reading.temperature,
+        logit_transform=transform,
+        vocabulary=reading.vocabulary,
     )
 
 
 def can_share_prompts(model: Any) -> bool:
-    """Whether the model gives the same log-probs when responses share their prompt, by trying it on a few tokens.
+    """Whether the model gives the same hidden states when responses share their prompt, by trying it on a few tokens.
 
     False for an attention that does not take a mask of pairs: a sliding window, or an implementation of its own.
     """
@@ -92,8 +145,5 @@ def can_share_prompts(model: Any) -> bool:
         return False
     tokens = Tokens([[1, 2, 3, 4]] * 2, [[5, 6, 7], [8, 9]])
     with torch.no_grad(), evaluating(model):
-        alone, shared = (
-            response_log_probs(model, tokens, temperature=1.0, entropy=False, vocabulary=None, share=share)[0]
-            for share in (False, True)
-        )
-    return bool((alone - shared).abs().max() < PROBE_TOLERANCE)
+        alone, shared = (states(model, tokens, share=share)[0] for share in (False, True))
+    return bool((alone - shared).abs().max() < PROBE_TOLERANCE * alone.abs().max())

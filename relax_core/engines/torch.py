@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from torch import Tensor
 
 from relax_core.batch import Rollout
 from relax_core.config import TrainerSection
-from relax_core.engines.hf_model import can_share_prompts, response_log_probs
-from relax_core.engines.microbatch import by_count, by_tokens
+from relax_core.engines.hf_model import Reading, can_share_prompts, likeliest, response_log_probs
+from relax_core.engines.optimization import Optimization
+from relax_core.engines.placement import cuts, placement, restore
 from relax_core.engines.types import Policy, Tokens, Update
-from relax_core.errors import LoadError, RunError
+from relax_core.errors import LoadError
 from relax_core.numerics.head import check_head, evaluating, vocabulary_limit
 from relax_core.packing import loss_batch, select_sequences
 from relax_core.reductions import Metrics
@@ -33,68 +33,64 @@ class TorchSettings:
     trainer: TrainerSection
     temperature: float
     updates: int
-    entropy: bool
-    moves_reference: bool
+    entropy: bool = False
+    moves_reference: bool = False
 
 
 class TorchEngine:
-    """A `TrainingEngine` in this process. The model's parameters stay float32; on a GPU the arithmetic is bfloat16."""
+    """A `TrainingEngine` in this process. `frozen` holds the reference and the teacher, where the run has them."""
 
-    def __init__(self, model: Any, tokenizer: Any, settings: TorchSettings, reference: Any = None) -> None:
-        self.settings = settings
-        self.device, self._autocast = _placement(settings.trainer)
-        self.tokenizer = tokenizer
-        self.model = model.to(self.device)
-        self.reference: Any = None if reference is None else reference.to(self.device).requires_grad_(False).eval()
-        check_head(self.model)
-        self._vocabulary = vocabulary_limit(self.model, tokenizer)
-        self._share = can_share_prompts(self.model)
+    def __init__(self, model: Any, tokenizer: Any, settings: TorchSettings, **frozen: Any) -> None:
+        self.settings, self.tokenizer = settings, tokenizer
+        self.device, self._autocast = placement(settings.trainer)
+        self.models: dict[Policy, Any] = {"actor": model.to(self.device)}
+        for name, other in frozen.items():
+            self.models[name] = other.to(self.device).requires_grad_(False).eval()  # type: ignore[index]
+        for each in self.models.values():
+            check_head(each)
+        self._readings = {name: self._reading(each) for name, each in self.models.items()}
         if settings.trainer.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model.train()
-        self.optimizer, self.schedule = _optimizer(self.model, settings)
+        self.optimization = Optimization(
+            self.model, settings.trainer, settings.trainer.lr, settings.updates, "torch engine"
+        )
+
+    @property
+    def model(self) -> Any:
+        """The actor."""
+        return self.models["actor"]
 
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
-        """[T] log-probs of the response tokens under the actor or the reference, cut as training cuts them."""
-        model: Any = self.model if policy == "actor" else self.reference
-        index = self._cuts(tokens)
-        with torch.no_grad(), evaluating(model):
-            parts = [self._forward(model, tokens.select(cut), entropy=False)[0] for cut in index]
-        return _restore(parts, index, [len(response) for response in tokens.responses])
+        """[T] log-probs of the response tokens under a policy, cut as training cuts them."""
+        model, index = self.models[policy], cuts(tokens, self.settings.trainer)
+        with torch.no_grad(), evaluating(model), self._autocast:
+            parts = [response_log_probs(model, tokens.select(cut), self._readings[policy])[0] for cut in index]
+        return restore(parts, index, tokens)
+
+    def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor]:
+        """[T, count] ids that the teacher finds likeliest at each response token, and its log-probs of them."""
+        model, index = self.models["teacher"], cuts(tokens, self.settings.trainer)
+        with torch.no_grad(), evaluating(model), self._autocast:
+            found = [likeliest(model, tokens.select(cut), self._readings["teacher"], count) for cut in index]
+        ids, log_probs = zip(*found, strict=True)
+        return restore(list(ids), index, tokens), restore(list(log_probs), index, tokens)
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
         """Accumulate Σ grad over the micro-batches, divide once by Σ count, clip, and step."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimization.start()
         metrics, count = Metrics(), torch.zeros((), device=self.device)
-        for cut in self._cuts(tokens):
+        for cut in cuts(tokens, self.settings.trainer):
             part = select_sequences(rollout, torch.tensor(cut, device=self.device))
-            log_probs, entropy = self._forward(self.model, tokens.select(cut), entropy=self.settings.entropy)
-            extra = {"log_probs": log_probs} if entropy is None else {"log_probs": log_probs, "entropy": entropy}
-            output = runtime.loss(loss_batch(part, None, **extra), step)
+            output = runtime.loss(loss_batch(part, None, **self._forward(tokens.select(cut), part)), step)
             output.sum.backward()  # type: ignore[no-untyped-call]
             count = count + output.count
             metrics.update(output.metrics.partials.items())
-        return self._apply(metrics, float(count), step)
-
-    def _apply(self, metrics: Metrics, count: float, step: int) -> Update:
-        lr = self.optimizer.param_groups[0]["lr"]
-        if count == 0:
-            self.optimizer.zero_grad(set_to_none=True)
-            return Update(metrics, 0.0, lr, applied=False)
-        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        torch._foreach_div_([parameter.grad for parameter in parameters], count)
-        limit = self.settings.trainer.clip_grad or torch.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-        if not norm < torch.inf:
-            fix = "look at the learning rate and at the samples of this step"
-            raise RunError(f"the gradient of step {step} is not finite", who="torch engine", fix=fix)
-        self.optimizer.step()
-        self.schedule.step()
-        return Update(metrics, norm, lr, applied=True)
+        return self.optimization.apply(metrics, float(count), step)
 
     def refresh_reference(self) -> None:
         """Copy the actor into the reference."""
-        self.reference.load_state_dict(self.model.state_dict())
+        self.models["reference"].load_state_dict(self.model.state_dict())
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The actor's parameters by name; they are the ones that a sampler in this process reads."""
@@ -105,13 +101,11 @@ class TorchEngine:
         """Model and tokenizer for `from_pretrained`; optimizer and schedule beside them; a reference that has moved."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        torch.save(
-            {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}, directory / STATE
-        )
+        torch.save(self.optimization.state_dict(), directory / STATE)
         if self.settings.moves_reference:
             from safetensors.torch import save_model
 
-            save_model(self.reference, str(directory / REFERENCE))
+            save_model(self.models["reference"], str(directory / REFERENCE))
 
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote. Nothing that is read is executed: safetensors and `weights_only`."""
@@ -120,62 +114,21 @@ class TorchEngine:
         try:
             load_model(self.model, str(directory / "model.safetensors"))
             state = torch.load(directory / STATE, weights_only=True, map_location=self.device)
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.schedule.load_state_dict(state["schedule"])
+            self.optimization.load_state_dict(state)
             if self.settings.moves_reference:
-                load_model(self.reference, str(directory / REFERENCE))
+                load_model(self.models["reference"], str(directory / REFERENCE))
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise LoadError(f"checkpoint '{directory}' cannot be read: {reason}", who="--resume") from None
 
-    def _cuts(self, tokens: Tokens) -> list[list[int]]:
-        trainer = self.settings.trainer
-        if trainer.use_dynamic_batch_size:
-            return by_tokens(tokens.lengths(), trainer.max_tokens_per_micro_batch)
-        return by_count(len(tokens.prompts), trainer.micro_batch_size)
-
-    def _forward(self, model: Any, tokens: Tokens, *, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, tokens: Tokens, part: Rollout) -> dict[str, Tensor]:
+        ids = part.candidate_ids if part.has("candidate_ids") else None
         with self._autocast:
-            return response_log_probs(
-                model,
-                tokens,
-                temperature=self.settings.temperature,
-                entropy=entropy,
-                vocabulary=self._vocabulary,
-                share=self._share,
+            log_probs, entropy, candidates = response_log_probs(
+                self.model, tokens, self._readings["actor"], entropy=self.settings.entropy, candidates=ids
             )
+        found = {"log_probs": log_probs, "entropy": entropy, "candidate_log_probs": candidates}
+        return {name: value for name, value in found.items() if value is not None}
 
-
-def _placement(trainer: TrainerSection) -> tuple[torch.device, AbstractContextManager[Any]]:
-    available = torch.cuda.is_available()
-    if trainer.device == "cuda" and not available:
-        raise LoadError("there is no GPU here", who="trainer.device", fix="write device: auto")
-    name = trainer.device if trainer.device != "auto" else "cuda" if available else "cpu"
-    bfloat16 = trainer.dtype == "bfloat16" or (trainer.dtype == "auto" and name == "cuda")
-    context: AbstractContextManager[Any] = torch.autocast(name, torch.bfloat16) if bfloat16 else nullcontext()
-    return torch.device(name), context
-
-
-def _optimizer(model: Any, settings: TorchSettings) -> tuple[Any, Any]:
-    from transformers import get_scheduler
-
-    trainer = settings.trainer
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=trainer.lr,
-        betas=(trainer.adam_beta1, trainer.adam_beta2),
-        eps=trainer.adam_eps,
-        weight_decay=trainer.weight_decay,
-    )
-    name = "constant_with_warmup" if trainer.lr_schedule == "constant" else trainer.lr_schedule
-    schedule = get_scheduler(
-        name, optimizer, num_warmup_steps=trainer.lr_warmup_steps, num_training_steps=settings.updates
-    )
-    return optimizer, schedule
-
-
-def _restore(parts: list[Tensor], index: list[list[int]], lengths: list[int]) -> Tensor:
-    """Put the sequences of all cuts back in the order of the batch."""
-    order = [i for cut in index for i in cut]
-    pieces = torch.split(torch.cat(parts), [lengths[i] for i in order])
-    return torch.cat([piece for _, piece in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0])])
+    def _reading(self, model: Any) -> Reading:
+        return Reading(self.settings.temperature, vocabulary_limit(model, self.tokenizer), can_share_prompts(model))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from relax_core.reductions import Metrics
     from relax_core.runtime import Runtime
 
-Policy = Literal["actor", "reference"]
+Policy = Literal["actor", "reference", "teacher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,30 @@ class Update:
     applied: bool
 
 
+class CriticEngine(Protocol):
+    """The critic under training: a value for each response token, of the state before it."""
+
+    def values(self, tokens: Tokens) -> Tensor:
+        """[T] values, in eval mode and without a graph."""
+
+    def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
+        """One optimizer update on a mini-batch."""
+
+    def save(self, directory: Path) -> None:
+        """Write the critic's weights and the state that training goes on from."""
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote."""
+
+
 class TrainingEngine(Protocol):
     """The policy under training."""
 
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens, in eval mode and without a graph."""
+
+    def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor]:
+        """[T, count] ids that the teacher finds likeliest at each response token, and its log-probs of them."""
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
         """One optimizer update on a mini-batch."""

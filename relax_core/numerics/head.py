@@ -34,13 +34,13 @@ def token_log_probs(
     logit_transform: LogitTransform | None = None,
     vocabulary: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs [T] in nats of `token_ids` [T] under softmax(transform(hidden weightᵀ + bias) / temperature).
+    """Log-probs in nats of `token_ids` [T] or [T, C] under softmax(transform(hidden weightᵀ + bias) / temperature).
 
-    `hidden` is [T, H], `weight` [V, H], `bias` [V]; `vocabulary` limits the softmax to the ids below it. The product is
-    computed in the type of its operands, the rest and the results in float32 (float64 for float64). With `entropy` the
-    second result is the entropy [T] of the same distributions, else None. Both are differentiable in `hidden`,
-    `weight` and `bias`; forward and backward hold the logits of `chunk_tokens` tokens (default: as many as make
-    `CHUNK_LOGITS`), which the backward computes a second time.
+    The first result has the shape of `token_ids`. `hidden` is [T, H], `weight` [V, H], `bias` [V]; `vocabulary` limits
+    the softmax to the ids below it. The product is computed in the type of its operands, the rest and the results in
+    float32 (float64 for float64). With `entropy` the second result is the entropy [T] of the same distributions, else
+    None. Both are differentiable in `hidden`, `weight` and `bias`; forward and backward hold the logits of
+    `chunk_tokens` tokens (default: as many as make `CHUNK_LOGITS`), which the backward computes a second time.
     """
     if vocabulary is not None:
         weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
@@ -57,6 +57,29 @@ def token_log_probs(
     return torch.cat(log_probs), torch.cat(entropies) if entropy else None
 
 
+@torch.no_grad()
+def top_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    count: int,
+    *,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
+    logit_transform: LogitTransform | None = None,
+    vocabulary: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest ids [T, count] and their log-probs [T, count], chunked as in `token_log_probs`; no gradient."""
+    if vocabulary is not None:
+        weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
+    size = chunk_tokens or max(1, CHUNK_LOGITS // weight.shape[0])
+    tops = [
+        (_logits(states, weight, bias, logit_transform) / temperature).log_softmax(-1).topk(count)
+        for states in torch.split(hidden, size)
+    ]
+    return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
+
+
 def _chunk(
     hidden: Tensor,
     weight: Tensor,
@@ -67,7 +90,7 @@ def _chunk(
     logit_transform: LogitTransform | None,
 ) -> tuple[Tensor, Tensor | None]:
     log_probs = (_logits(hidden, weight, bias, logit_transform) / temperature).log_softmax(-1)
-    chosen = log_probs.gather(-1, token_ids[:, None]).squeeze(-1)
+    chosen = log_probs.gather(-1, token_ids.reshape(len(token_ids), -1)).reshape(token_ids.shape)
     return chosen, -(log_probs.exp() * log_probs).sum(-1) if entropy else None
 
 

@@ -12,13 +12,14 @@ from relax_core.binding import Binding
 from relax_core.data.examples import load_examples
 from relax_core.data.prompts import PromptSource
 from relax_core.data.rewards import RewardFunction
-from relax_core.engines.hf_model import load_model, load_tokenizer, without_progress_bars
+from relax_core.engines.critic import TorchCritic
+from relax_core.engines.hf_model import load_critic, load_model, load_tokenizer, without_progress_bars
 from relax_core.engines.torch import TorchEngine, TorchSettings
+from relax_core.errors import LoadError
 from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.hf import HFSampler
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
-from relax_core.spec import capability
 from relax_core.startup import topology_of
 from relax_core.topology import Topology
 
@@ -30,6 +31,7 @@ class Parts:
     topology: Topology
     tokenizer: Any
     engine: TorchEngine
+    critic: TorchCritic | None
     sampler: HFSampler
     prompts: PromptSource
     reward: RewardFunction
@@ -49,10 +51,13 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     tokenizer = load_tokenizer(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
     model = load_model(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
     prompts = PromptSource(examples, tokenizer, config.data, config.trainer.seed, _longest_prompt(resolved, model))
-    interval = _reference_interval(binding)
-    engine = TorchEngine(model, tokenizer, _settings(topology, binding, interval), _reference(resolved, topology))
+    interval = binding.most("reference_update_interval")
+    engine = TorchEngine(
+        model, tokenizer, _settings(topology, binding, interval), **_frozen(resolved, topology, tokenizer)
+    )
+    critic = _critic(resolved, topology)
     sampler = HFSampler(engine.model, tokenizer, max_batch=config.rollout.max_batch)
-    return Parts(topology, tokenizer, engine, sampler, prompts, reward, runtime_of(resolved, binding), interval)
+    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, runtime_of(resolved, binding), interval)
 
 
 def runtime_of(resolved: ResolvedRun, binding: Binding) -> Runtime:
@@ -69,31 +74,49 @@ def runtime_of(resolved: ResolvedRun, binding: Binding) -> Runtime:
 
 
 def _settings(topology: Topology, binding: Binding, interval: int) -> TorchSettings:
-    trainer = topology.run.trainer
     return TorchSettings(
-        trainer,
+        topology.run.trainer,
         temperature=topology.run.rollout.temperature,
-        updates=trainer.num_rollout * topology.num_steps_per_rollout,
+        updates=_updates(topology),
         entropy=binding.needs("requires_entropy"),
         moves_reference=interval > 0,
     )
 
 
-def _reference_interval(binding: Binding) -> int:
-    intervals: list[int] = [
-        capability(role, "reference_update_interval", config)
-        for _, name, role, config in binding.roles()
-        if name == "component"
-    ]
-    return max([0, *intervals])
+def _updates(topology: Topology) -> int:
+    return topology.run.trainer.num_rollout * topology.num_steps_per_rollout
 
 
-def _reference(resolved: ResolvedRun, topology: Topology) -> Any:
-    if "reference" not in topology.roles:
+def _frozen(resolved: ResolvedRun, topology: Topology, tokenizer: Any) -> dict[str, Any]:
+    """The models that are only read: reference and teacher, where the run has them."""
+    model = resolved.config.model
+    wanted = {
+        "reference": ("model.ref_hf_model_path", model.ref_hf_model_path),
+        "teacher": ("model.teacher_path", model.teacher_path),
+    }
+    found = {}
+    for role in sorted(topology.roles & set(wanted)):
+        who, reference = wanted[role]
+        path = _model_path(resolved, str(reference), who)
+        _check_tokenizer(path, tokenizer, who, model.trust_remote_code)
+        found[role] = load_model(path, who=who, trust_remote_code=model.trust_remote_code)
+    return found
+
+
+def _check_tokenizer(path: Path, tokenizer: Any, who: str, trust: bool) -> None:
+    if load_tokenizer(path, who=who, trust_remote_code=trust).get_vocab() != tokenizer.get_vocab():
+        fix = "give a model with the policy's tokenizer"
+        raise LoadError(f"'{path}' has another vocabulary than the policy", who=who, fix=fix)
+
+
+def _critic(resolved: ResolvedRun, topology: Topology) -> TorchCritic | None:
+    if "critic" not in topology.roles:
         return None
-    who, model = "model.ref_hf_model_path", resolved.config.model
-    path = _model_path(resolved, str(model.ref_hf_model_path), who)
-    return load_model(path, who=who, trust_remote_code=model.trust_remote_code)
+    model = resolved.config.model
+    who = "model.path" if model.critic_path is None else "model.critic_path"
+    path = _model_path(resolved, model.critic_path or model.path, who)
+    loaded = load_critic(path, who=who, trust_remote_code=model.trust_remote_code)
+    return TorchCritic(loaded, resolved.config.trainer, _updates(topology))
 
 
 def _model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from relax_core.batch import FinishReason, Rollout
 from relax_core.binding import Binding
@@ -17,7 +18,7 @@ from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.record import RunDirectory
 from relax_core.packing import select_sequences
-from relax_core.reductions import Metrics
+from relax_core.reductions import Metrics, mean_of
 from relax_core.runfile import ResolvedRun
 from relax_core.spec import SequenceField
 
@@ -59,6 +60,8 @@ class LocalRun:
     def resume(self, checkpoint: Path) -> int:
         """Go on from a checkpoint; gives the steps that are done."""
         self.parts.engine.load(checkpoint)
+        if self.parts.critic is not None:
+            self.parts.critic.load(checkpoint)
         state = torch.load(checkpoint / LOOP_STATE, weights_only=True)
         self.step, self.generation.cursor = state["step"], state["cursor"]
         for plugin in self.binding.active:
@@ -97,26 +100,40 @@ class LocalRun:
             return metrics, rollout, []
         rollout, found = self.parts.runtime.prepare(self._score(responses, rollout), self.step)
         metrics.update(found.partials.items())
-        updates = list(self._updates(responses, rollout))
+        updates = list(self._updates(responses, rollout, metrics))
         for update in updates:
             metrics.update(update.metrics.partials.items())
         return metrics, rollout, updates
 
     def _score(self, responses: Sequence[Response], rollout: Rollout) -> Rollout:
-        tokens, engine = tokens_of(responses), self.parts.engine
-        taken = self.config.trainer.use_rollout_log_probs
-        rollout = rollout.with_values(
-            old_log_probs=rollout.rollout_log_probs if taken else engine.score(tokens, "actor")
-        )
-        if "reference" not in self.parts.topology.roles:
-            return rollout
-        return rollout.with_values(ref_log_probs=engine.score(tokens, "reference"))
+        """The passes that the algorithm needs, without a graph: old log-probs, reference, teacher, critic."""
+        tokens, engine, roles = tokens_of(responses), self.parts.engine, self.parts.topology.roles
+        found: dict[str, Tensor] = {}
+        if self.parts.runtime.policy_weight:
+            taken = self.config.trainer.use_rollout_log_probs
+            found["old_log_probs"] = rollout.rollout_log_probs if taken else engine.score(tokens, "actor")
+        if "reference" in roles:
+            found["ref_log_probs"] = engine.score(tokens, "reference")
+        if "teacher" in roles:
+            found["teacher_log_probs"] = engine.score(tokens, "teacher")
+        if count := self.binding.most("candidates"):
+            found["candidate_ids"], found["teacher_candidate_log_probs"] = engine.candidates(tokens, count)
+        if self.parts.critic is not None:
+            found["values"] = self.parts.critic.values(tokens)
+        return rollout.with_values(**found)
 
-    def _updates(self, responses: Sequence[Response], rollout: Rollout) -> Iterator[Update]:
-        tokens, size = tokens_of(responses), self.parts.topology.global_batch_size
-        for index in torch.split(torch.arange(rollout.size), size):
-            part = select_sequences(rollout, index.to(rollout.sequence_ids.device))
-            yield self.parts.engine.update(tokens.select(index.tolist()), part, self.parts.runtime, self.step)
+    def _updates(self, responses: Sequence[Response], rollout: Rollout, metrics: Metrics) -> Iterator[Update]:
+        """The actor's updates; the critic's, one for each, only leave their metrics."""
+        tokens, parts = tokens_of(responses), self.parts
+        for index in torch.split(torch.arange(rollout.size), parts.topology.global_batch_size):
+            mine, part = tokens.select(index.tolist()), select_sequences(rollout, index.to(rollout.sequence_ids.device))
+            if self.step >= self.config.trainer.num_critic_only_steps:
+                yield parts.engine.update(mine, part, parts.runtime, self.step)
+            if parts.critic is not None:
+                update = parts.critic.update(mine, part, parts.runtime, self.step)
+                metrics.update(update.metrics.partials.items())
+                metrics.put("train/critic_grad_norm", mean_of(update.grad_norm))
+                metrics.put("train/critic_lr", mean_of(update.lr))
 
     def _publish(self) -> None:
         """The sampler reads the trained parameters themselves; what is left is to say that they are new."""
@@ -127,6 +144,8 @@ class LocalRun:
 
     def _write(self, path: Path) -> None:
         self.parts.engine.save(path)
+        if self.parts.critic is not None:
+            self.parts.critic.save(path)
         states = {plugin.name: plugin.state for plugin in self.binding.active if plugin.state}
         state = {"step": self.step, "cursor": self.generation.cursor, "plugins": states}
         torch.save(state, path / LOOP_STATE)

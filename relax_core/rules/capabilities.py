@@ -16,20 +16,20 @@ def _declared(run: Run, name: str) -> Iterator[tuple[BoundPlugin, RoleName, Any]
             yield plugin, role_name, capability(role, name, config)
 
 
-def _setting(plugin: BoundPlugin, role: RoleName) -> str:
-    if role == "component":
-        return f"algorithm.{plugin.spec.section}" if plugin.spec.section else "algorithm"
-    return {"estimator": "algorithm.advantage_estimator", "loss": "algorithm.policy_loss"}[role]
-
-
-@rule("RLX201", "A critic has somewhere to live")
-def critic_exists(run: Run) -> Iterable[Finding]:
-    for plugin, role, needed in _declared(run, "requires_critic"):
-        if needed and "critic" not in run.topology.roles:
+@rule("RLX201", "The critic's settings are read by a critic")
+def critic_is_there(run: Run) -> Iterable[Finding]:
+    model, trainer = run.topology.run.model, run.topology.run.trainer
+    given = {
+        "model.critic_path": model.critic_path is not None,
+        "trainer.critic_lr": trainer.critic_lr is not None,
+        "trainer.num_critic_only_steps": trainer.num_critic_only_steps > 0,
+    }
+    for setting, is_set in given.items():
+        if is_set and "critic" not in run.topology.roles:
             yield (
-                _setting(plugin, role),
-                f"'{plugin.name}' needs a critic, the torch engine has none",
-                "choose another estimator",
+                setting,
+                f"'{run.binding.estimator.name}' has no critic",
+                "leave it out, or choose an estimator with one",
             )
 
 
@@ -61,11 +61,17 @@ def reference_is_read(run: Run) -> Iterable[Finding]:
         yield "model.ref_hf_model_path", "nothing in this run reads a reference", fix
 
 
-@rule("RLX205", "A teacher has somewhere to live")
+@rule("RLX205", "What needs a teacher has one")
 def teacher_exists(run: Run) -> Iterable[Finding]:
-    for plugin, role, needed in _declared(run, "requires_teacher"):
+    for plugin, _, needed in _declared(run, "requires_teacher"):
         if needed and "teacher" not in run.topology.roles:
-            yield _setting(plugin, role), f"'{plugin.name}' needs a teacher, the torch engine has none", "switch it off"
+            yield "model.teacher_path", f"'{plugin.name}' needs a teacher", "give model.teacher_path"
+
+
+@rule("RLX218", "A teacher is read by something", "warning")
+def teacher_is_read(run: Run) -> Iterable[Finding]:
+    if "teacher" in run.topology.roles and not run.binding.needs("requires_teacher"):
+        yield "model.teacher_path", "nothing in this run reads a teacher", "switch on algorithm.opd, or leave it out"
 
 
 @rule("RLX206", "Groups are as large as the estimator needs")

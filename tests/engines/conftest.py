@@ -31,12 +31,12 @@ def tiny_model(tmp_path_factory) -> Path:
 def make_engine(tiny_model):
     """An engine on a fresh copy of the tiny model; keyword arguments are fields of `trainer` or of the settings."""
 
-    def make(
-        *, reference=False, entropy=False, temperature=1.0, updates=10, moves_reference=False, **trainer
-    ) -> TorchEngine:
+    def make(*, frozen=(), entropy=False, temperature=1.0, updates=10, moves_reference=False, **trainer) -> TorchEngine:
         section = TrainerSection(**{"lr": 1e-3, **trainer})
         settings = TorchSettings(section, temperature, updates, entropy, moves_reference)
-        models = [load_model(tiny_model, who="test") for _ in range(1 + reference)]
-        return TorchEngine(models[0], load_tokenizer(tiny_model, who="test"), settings, *models[1:])
+        frozen = {name: load_model(tiny_model, who="test") for name in frozen}
+        return TorchEngine(
+            load_model(tiny_model, who="test"), load_tokenizer(tiny_model, who="test"), settings, **frozen
+        )
 
     return make

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from relax_core.engines.hf_model import can_share_prompts, response_log_probs
+from relax_core.engines.hf_model import Reading, can_share_prompts, response_log_probs
 from relax_core.engines.rows import lay_out, responses_per_row
 from relax_core.engines.types import Tokens
 
@@ -52,9 +52,7 @@ def test_log_probs_and_gradients_are_those_of_each_sequence_alone(llama, width):
     weights = torch.linspace(-1, 2, len(expected), dtype=torch.float64)
     wanted = torch.autograd.grad((expected * weights).sum(), list(llama.parameters()))
 
-    actual, _ = response_log_probs(
-        llama, GROUPS, temperature=1.0, entropy=False, vocabulary=None, share=width is not None
-    )
+    actual, *_ = response_log_probs(llama, GROUPS, Reading(share=width is not None))
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-6)
     got = torch.autograd.grad((actual * weights).sum(), list(llama.parameters()))
     torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)

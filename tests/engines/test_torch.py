@@ -148,7 +148,7 @@ def test_33_entropy_is_not_computed_when_nothing_asks_for_it(make_engine):
 
 def test_a_checkpoint_loads_with_from_pretrained_and_goes_on_to_the_same_numbers(make_engine, tmp_path):
     bound = runtime()
-    engine = make_engine(reference=True, moves_reference=True)
+    engine = make_engine(frozen=["reference"], moves_reference=True)
     batch = prepared(bound, one_by_one(engine.model))
     engine.update(TOKENS, batch, bound, 0)
     engine.refresh_reference()
@@ -158,7 +158,7 @@ def test_a_checkpoint_loads_with_from_pretrained_and_goes_on_to_the_same_numbers
     assert all(torch.equal(value, dict(loaded.named_parameters())[name]) for name, value in engine.weights())
     assert AutoTokenizer.from_pretrained(tmp_path).eos_token == "<eos>"
 
-    resumed = make_engine(reference=True, moves_reference=True)
+    resumed = make_engine(frozen=["reference"], moves_reference=True)
     resumed.load(tmp_path)
     assert torch.equal(resumed.score(TOKENS, "reference"), engine.score(TOKENS, "reference"))
     for each in (engine, resumed):
@@ -177,9 +177,37 @@ def test_a_damaged_checkpoint_is_named(make_engine, tmp_path):
 
 def test_the_reference_follows_the_actor_only_when_it_is_told_to(make_engine):
     bound = runtime()
-    engine = make_engine(reference=True)
+    engine = make_engine(frozen=["reference"])
     before = engine.score(TOKENS, "reference")
     engine.update(TOKENS, prepared(bound, one_by_one(engine.model)), bound, 0)
     assert torch.equal(engine.score(TOKENS, "reference"), before)
     engine.refresh_reference()
     assert torch.equal(engine.score(TOKENS, "reference"), engine.score(TOKENS, "actor"))
+
+
+def test_the_teachers_candidates_are_the_likeliest_and_the_policys_log_probs_of_them_have_a_gradient(make_engine):
+    engine = make_engine(frozen=["teacher"], temperature=0.7, micro_batch_size=3)
+    ids, log_probs = engine.candidates(TOKENS, 4)
+    expected = []
+    for prompt, response in zip(TOKENS.prompts, TOKENS.responses, strict=True):
+        logits = engine.models["teacher"](input_ids=torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        expected.append((logits / 0.7).log_softmax(-1))
+    top = torch.cat(expected).topk(4)
+    assert torch.equal(ids, top.indices)
+    torch.testing.assert_close(log_probs, top.values, atol=2e-6, rtol=1e-5)
+
+    part = prepared(runtime(), one_by_one(engine.model)).with_values(candidate_ids=ids)
+    found = engine._forward(TOKENS, part)["candidate_log_probs"]
+    torch.testing.assert_close(found, log_probs, atol=2e-6, rtol=1e-5)
+    assert found.requires_grad
+
+
+def test_one_seed_gives_one_gradient_bit_by_bit(make_engine):
+    bound = runtime()
+    engine = make_engine(lr=0.0)
+    batch = prepared(bound, one_by_one(engine.model))
+    found = []
+    for _ in range(3):
+        engine.update(TOKENS, batch, bound, 0)
+        found.append(gradients(engine))
+    assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in found[0])

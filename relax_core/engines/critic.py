@@ -1,0 +1,79 @@
+"""The embedded critic: the same trunk with a value head, its own optimizer, and the same reduction of its loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relax_core.batch import CriticBatch, Rollout, build
+from relax_core.config import TrainerSection
+from relax_core.engines.hf_model import can_share_prompts, states
+from relax_core.engines.optimization import Optimization
+from relax_core.engines.placement import cuts, placement, restore
+from relax_core.engines.types import Tokens, Update
+from relax_core.errors import LoadError
+from relax_core.numerics.head import evaluating
+from relax_core.packing import select_sequences
+from relax_core.reductions import Metrics
+from relax_core.runtime import Runtime
+
+WEIGHTS = "critic"
+STATE = "critic.pt"
+
+
+class TorchCritic:
+    """A `CriticEngine` in this process. The temperature of sampling never touches its values."""
+
+    def __init__(self, model: Any, trainer: TrainerSection, updates: int) -> None:
+        self.trainer = trainer
+        self.device, self._autocast = placement(trainer)
+        self.model = model.to(self.device).train()
+        self._share = can_share_prompts(self.model)
+        lr = trainer.lr if trainer.critic_lr is None else trainer.critic_lr
+        self.optimization = Optimization(self.model, trainer, lr, updates, "critic")
+
+    def values(self, tokens: Tokens) -> Tensor:
+        """[T] the value of the state before each response token, in eval mode and without a graph."""
+        index = cuts(tokens, self.trainer)
+        with torch.no_grad(), evaluating(self.model):
+            return restore([self._forward(tokens.select(cut)) for cut in index], index, tokens)
+
+    def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
+        """Accumulate Σ grad over the micro-batches, divide once by Σ count, clip, and step."""
+        self.optimization.start()
+        metrics, count = Metrics(), torch.zeros((), device=self.device)
+        for cut in cuts(tokens, self.trainer):
+            part = select_sequences(rollout, torch.tensor(cut, device=self.device))
+            values = {"values": self._forward(tokens.select(cut)), "old_values": part.values}
+            batch = build(CriticBatch, part.sequence_ids, {**part.tokens, **values}, part.sequences)
+            output = runtime.value_loss(batch, step)
+            output.sum.backward()  # type: ignore[no-untyped-call]
+            count = count + output.count
+            metrics.update(output.metrics.partials.items())
+        return self.optimization.apply(metrics, float(count), step)
+
+    def save(self, directory: Path) -> None:
+        """A directory that `from_pretrained` loads; optimizer and schedule beside it."""
+        self.model.save_pretrained(directory / WEIGHTS)
+        torch.save(self.optimization.state_dict(), directory / STATE)
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote."""
+        from safetensors.torch import load_model
+
+        try:
+            load_model(self.model, str(directory / WEIGHTS / "model.safetensors"))
+            state = torch.load(directory / STATE, weights_only=True, map_location=self.device)
+            self.optimization.load_state_dict(state)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise LoadError(f"checkpoint '{directory}' has no readable critic: {reason}", who="--resume") from None
+
+    def _forward(self, tokens: Tokens) -> Tensor:
+        with self._autocast:
+            hidden, _ = states(self.model, tokens, share=self._share)
+            values: Tensor = self.model.score(hidden)
+        return values.squeeze(-1).float()

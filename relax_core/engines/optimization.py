@@ -1,0 +1,61 @@
+"""The optimizer's half of an update: one division by the count, clipping by the true norm, a schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from relax_core.config import TrainerSection
+from relax_core.engines.types import Update
+from relax_core.errors import RunError
+from relax_core.reductions import Metrics
+
+
+class Optimization:
+    """AdamW on a model's parameters; `updates` is how many the schedule is for, `who` is named in errors."""
+
+    def __init__(self, model: Any, trainer: TrainerSection, lr: float, updates: int, who: str) -> None:
+        from transformers import get_scheduler
+
+        self._model, self._limit, self._who = model, trainer.clip_grad or torch.inf, who
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=lr,
+            betas=(trainer.adam_beta1, trainer.adam_beta2),
+            eps=trainer.adam_eps,
+            weight_decay=trainer.weight_decay,
+        )
+        name = "constant_with_warmup" if trainer.lr_schedule == "constant" else trainer.lr_schedule
+        self.schedule: Any = get_scheduler(
+            name, self.optimizer, num_warmup_steps=trainer.lr_warmup_steps, num_training_steps=updates
+        )
+
+    def start(self) -> None:
+        """Forget the gradients of the last update."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def apply(self, metrics: Metrics, count: float, step: int) -> Update:
+        """Update by Σ grad / `count`. With nothing counted nothing changes, moments and schedule included."""
+        lr = self.optimizer.param_groups[0]["lr"]
+        if count == 0:
+            self.start()
+            return Update(metrics, 0.0, lr, applied=False)
+        parameters = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
+        torch._foreach_div_([parameter.grad for parameter in parameters], count)
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._limit))
+        if not norm < torch.inf:
+            fix = "look at the learning rate and at the samples of this step"
+            raise RunError(f"the gradient of step {step} is not finite", who=self._who, fix=fix)
+        self.optimizer.step()
+        self.schedule.step()
+        return Update(metrics, norm, lr, applied=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` goes on from."""
+        return {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
