@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relax_core.binding import Binding
-from relax_core.discovery import Plugin
 from relax_core.rules import RULES, Run, capabilities, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
@@ -34,8 +33,3 @@ def check(resolved: ResolvedRun, binding: Binding) -> list[Violation]:
         given = plugin.call("validate_topology", topology=topology, roles=frozenset(plugin.configs)) or ()
         found += [replace(violation, plugin=plugin.name) for violation in given]
     return sorted(found, key=lambda violation: (violation.severity, violation.code, violation.setting))
-
-
-def hidden_by_failure(plugins: list[Plugin]) -> list[Plugin]:
-    """Plugins that are installed and cannot be used."""
-    return [plugin for plugin in plugins if plugin.status in ("broken", "incompatible", "shadowed")]

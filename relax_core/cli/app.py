@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -52,6 +52,30 @@ def check(context: typer.Context, run: RunPath, plugin: PluginPaths = None, as_j
     look(run, context.meta[OVERRIDES], plugin or [], as_json)
 
 
+@app.command(cls=RunCommand)
+def compare(
+    context: typer.Context,
+    run: RunPath,
+    algorithms: Annotated[
+        str, typer.Option(metavar="A,B+C", help="Estimators, each with its own loss or, after a +, with another's.")
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each algorithm; the first has the run's seed.")] = 3,
+    threshold: Annotated[float, typer.Option(help="The reward whose first step is counted.")] = 0.8,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where it all goes; left out, runs/compare-<date and time>.")
+    ] = None,
+    plugin: PluginPaths = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train several algorithms on one run file, with the same prompts, seeds and budget, and compare their rewards.
+
+    An option of the run file or a flag that belongs to one of the algorithms is left out of the runs of the others.
+    """
+    from relax_core.cli.compare import compare as start
+
+    start(run, algorithms, seeds, threshold, output, context.meta[OVERRIDES], plugin or [], as_json)
+
+
 @app.command()
 def plot(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory.", show_default=False)],
@@ -81,6 +105,21 @@ def info(
     from relax_core.cli.plugins import show_plugin as show
 
     show(name, plugin or [], as_json)
+
+
+@plugins.command()
+def replay(
+    case: Annotated[
+        list[Path], typer.Argument(metavar="CASE.json...", help="Cases, one in each file.", show_default=False)
+    ],
+    dtype: Annotated[Literal["float64", "float32"], typer.Option(help="The arithmetic.")] = "float64",
+    plugin: PluginPaths = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute algorithms on given numbers and compare with what each case expects. A bug report is one such file."""
+    from relax_core.cli.replay import replay as compute
+
+    compute(case, dtype, plugin or [], as_json)
 
 
 def main(arguments: list[str] | None = None) -> None:

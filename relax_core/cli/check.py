@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from relax_core.binding import Binding, bind
+from relax_core.registry import Registry
 from relax_core.runfile import ResolvedRun, read, resolve
 from relax_core.startup import check as start_up_check
-from relax_core.startup import hidden_by_failure
 from relax_core.topology import Violation
 
 FINDINGS = 1
@@ -23,9 +23,18 @@ def prepare(
     """Read, resolve, bind and check a run; plugins that cannot be used are named on stderr."""
     resolved = resolve(read(run), overrides, plugins)
     binding = bind(resolved.registry, resolved.choice, resolved.config.algorithm)
-    for plugin in hidden_by_failure(resolved.registry.plugins):
-        print(f"warning: plugin '{plugin.name}' ({plugin.origin}) is {plugin.status}: {plugin.reason}", file=sys.stderr)
+    warn_of_unusable(resolved.registry)
     return resolved, binding, start_up_check(resolved, binding)
+
+
+def warn_of_unusable(registry: Registry) -> None:
+    """Name the plugins that are installed and cannot be used, on stderr."""
+    for plugin in registry.plugins:
+        if plugin.status in ("broken", "incompatible", "shadowed"):
+            print(
+                f"warning: plugin '{plugin.name}' ({plugin.origin}) is {plugin.status}: {plugin.reason}",
+                file=sys.stderr,
+            )
 
 
 def report(violations: Sequence[Violation], file: Any) -> bool:

@@ -6,8 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from relax_core.orchestration.local import StepReport
+if TYPE_CHECKING:
+    from relax_core.orchestration.local import StepReport
 
 
 @contextmanager

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from relax_core.cli.check import FINDINGS, prepare, report
+from relax_core.cli.interruption import INTERRUPTED, listening
 from relax_core.cli.progress import progress
 from relax_core.orchestration.record import RunDirectory, claim, latest_checkpoint
-
-INTERRUPTED = 130
-
-
-class Interruption:
-    """The first Ctrl-C asks the run to stop after its step; the second one stops it at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self, *_: Any) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        print("\ninterrupted: finishing this step, then saving (again to stop at once)", file=sys.stderr)
-
-
-@contextmanager
-def _listening() -> Iterator[Interruption]:
-    interruption = Interruption()
-    before = signal.signal(signal.SIGINT, interruption)
-    try:
-        yield interruption
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resume: Path | None) -> None:
@@ -46,7 +20,7 @@ def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resu
         sys.exit(FINDINGS)
     from relax_core.orchestration.local import LocalRun
 
-    with _listening() as interruption:
+    with listening() as interruption:
         try:
             output = resolved.config.output
             place = claim(output, run.stem) if resume is None else latest_checkpoint(resume)

@@ -61,6 +61,12 @@ class TorchEngine:
         """The actor."""
         return self.models["actor"]
 
+    @property
+    def vocabulary(self) -> int:
+        """Ids that the actor can give."""
+        rows: int = self.model.get_output_embeddings().weight.shape[0]
+        return self._readings["actor"].vocabulary or rows
+
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens under a policy, cut as training cuts them."""
         model, index = self.models[policy], cuts(tokens, self.settings.trainer)

@@ -55,6 +55,7 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     engine = TorchEngine(
         model, tokenizer, _settings(topology, binding, interval), **_frozen(resolved, topology, tokenizer)
     )
+    _check_candidates(engine, binding.most("candidates"))
     critic = _critic(resolved, topology)
     sampler = HFSampler(engine.model, tokenizer, max_batch=config.rollout.max_batch)
     return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, runtime_of(resolved, binding), interval)
@@ -107,6 +108,13 @@ def _check_tokenizer(path: Path, tokenizer: Any, who: str, trust: bool) -> None:
     if load_tokenizer(path, who=who, trust_remote_code=trust).get_vocab() != tokenizer.get_vocab():
         fix = "give a model with the policy's tokenizer"
         raise LoadError(f"'{path}' has another vocabulary than the policy", who=who, fix=fix)
+
+
+def _check_candidates(engine: TorchEngine, count: int) -> None:
+    known = engine.vocabulary
+    if count > known:
+        problem = f"{count} candidates a token are asked for, the vocabulary has {known}"
+        raise LoadError(problem, who="algorithm", fix=f"ask for {known} or fewer")
 
 
 def _critic(resolved: ResolvedRun, topology: Topology) -> TorchCritic | None:

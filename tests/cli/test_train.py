@@ -15,7 +15,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.conftest import RUN
+from tests.conftest import EXAMPLES, RUN
 
 ALGORITHM = """
 algorithm:
@@ -149,14 +149,14 @@ def test_bfloat16_arithmetic_over_float32_parameters(train):
 
 
 def test_a_reference_kl_is_zero_until_the_policy_moves(train):
-    path = f"{Path(__file__).parents[2]}/examples/tiny_model.py:build"
+    path = f"{EXAMPLES}/tiny_model.py:build"
     found = metrics(train("--use-kl-loss", "--kl-loss-type", "k3", "--ref-load", path))
     assert found[0]["train/ref_kl"] == pytest.approx(0.0, abs=1e-7)
     assert found[1]["train/ref_kl"] > 1e-6
 
 
 def test_a_reference_that_follows_stays_at_zero(train):
-    path = f"{Path(__file__).parents[2]}/examples/tiny_model.py:build"
+    path = f"{EXAMPLES}/tiny_model.py:build"
     flags = ("--use-kl-loss", "--ref-load", path, "--update-interval", 1)
     assert metrics(train(*flags))[1]["train/ref_kl"] == pytest.approx(0.0, abs=1e-7)
 
@@ -203,3 +203,67 @@ def test_prompts_from_a_file_with_exact_match(train, tmp_path):
 def test_a_reasoning_gym_task_with_its_own_scorer(train):
     text = RUN.replace("data: {source:", "data: {task: leg_counting, task_args: {size: 3, seed: 1}, reward: task} #")
     assert len(metrics(train("--max-prompt-tokens", 500, text=text))) == 2
+
+
+PPO = ("--advantage-estimator", "ppo", "--critic-lr", "0.01", "--lambd", "0.9")
+
+
+def test_ppo_trains_its_critic_first_where_it_is_told_to(train):
+    found = metrics(train(*PPO, "--num-critic-only-steps", 1))
+    assert {"train/value_loss", "train/value_clipfrac", "train/critic_grad_norm", "train/critic_lr"} <= set(found[0])
+    assert "train/loss" not in found[0]
+    assert "train/loss" in found[1]
+    assert found[1]["train/critic_lr"] == 0.01
+
+
+def test_a_resumed_ppo_run_gives_the_numbers_of_an_unbroken_one(train, relax, run_file, tmp_path):
+    whole = train(*PPO, "--num-rollout", 4, name="whole")
+    train(*PPO, name="halves")
+    result = relax("train", run_file(), *PPO, "--num-rollout", 4, "--resume", tmp_path / "halves")
+    assert result.code == 0, result.err
+    assert metrics(tmp_path / "halves") == metrics(whole)
+
+
+def test_a_critic_may_start_from_another_one(train):
+    checkpoint = train(*PPO, name="first") / "checkpoints" / "step_000002" / "critic"
+    found = metrics(train(*PPO, "--critic-path", checkpoint, name="second"))
+    assert found[0]["train/value_loss"] != metrics(train(*PPO, name="third"))[0]["train/value_loss"]
+
+
+TEACHER = ("--algorithm.opd.enable", "--teacher-path", f"{EXAMPLES}/tiny_model.py:build")
+
+
+def test_a_teacher_that_is_the_policy_itself_teaches_nothing_at_first(train):
+    flags = (*TEACHER, "--algorithm.opd.mode", "loss", "--algorithm.opd.top_k", 8)
+    found = metrics(train(*flags, "--loss-weight", 1))
+    assert found[0]["train/opd_divergence"] == pytest.approx(0.0, abs=1e-9)
+    assert "train/pg_loss" not in found[0]
+    assert "train/pg_loss" in metrics(train(*flags, "--loss-weight", 0.5, name="mixed"))[0]
+
+
+def test_a_teacher_in_the_advantage_alone(train):
+    found = metrics(train(*TEACHER, "--only"))
+    assert found[0]["rollout/adv_zero_ratio"] == 1.0
+    assert found[0]["train/pg_loss"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_more_candidates_than_the_vocabulary_has(relax, run_file):
+    flags = (*TEACHER, "--algorithm.opd.mode", "loss", "--algorithm.opd.top_k", 300)
+    result = relax("train", run_file(), *flags)
+    assert result.code == 3
+    assert "300 candidates a token are asked for, the vocabulary has 260. Fix: ask for 260 or fewer" in result.err
+
+
+def test_a_teacher_with_another_tokenizer(relax, run_file, tmp_path):
+    build = tmp_path / "other.py"
+    build.write_text(
+        "from transformers import PreTrainedTokenizerFast\n"
+        "from tokenizers import Tokenizer, models\n"
+        "def build(directory):\n"
+        "    tokenizer = Tokenizer(models.WordLevel({'a': 0, '?': 1}, unk_token='?'))\n"
+        "    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(directory)\n"
+        "    (directory / 'config.json').write_text('{\"model_type\": \"qwen3\"}')\n"
+    )
+    result = relax("train", run_file(), "--algorithm.opd.enable", "--teacher-path", "other.py:build")
+    assert result.code == 3
+    assert "has another vocabulary than the policy. Fix: give a model with the policy's tokenizer" in result.err
