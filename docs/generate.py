@@ -17,7 +17,7 @@ from relax_core.cli.plugins import describe_fields
 from relax_core.config import RunConfig
 from relax_core.discovery import Plugin
 from relax_core.registry import Registry, spec_of
-from relax_core.rules import RULES
+from relax_core.startup import RULES
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = "relax-rl"
@@ -29,18 +29,14 @@ def built_ins() -> list[Plugin]:
 
 
 def algorithms() -> str:
-    """Estimators and losses: what each computes."""
-    rows = [
-        (
-            f"`{plugin.name}`",
-            paper(spec.paper),
-            spec.estimator.formula if spec.estimator else "",
-            spec.loss.formula if spec.loss else "",
-            spec.kl,
-        )
-        for plugin in built_ins()
-        if (spec := spec_of(plugin)).estimator or spec.loss
-    ]
+    """Estimators and losses: what each computes, or whose it takes."""
+    rows = []
+    for plugin in built_ins():
+        spec = spec_of(plugin)
+        if spec.estimator or spec.loss:
+            advantage = spec.estimator.formula if spec.estimator else f"that of `{spec.loss.default_estimator}`"
+            loss = spec.loss.formula if spec.loss else f"that of `{spec.estimator.default_loss}`"
+            rows.append((f"`{plugin.name}`", paper(spec.paper), advantage, loss, spec.kl))
     return table(("algorithm", "paper", "advantage", "policy loss", "KL"), rows)
 
 

@@ -181,6 +181,11 @@ class Rollout(Batch):
         """[S] -> scalar: the standard deviation over all sequences of all ranks."""
         return self._std(x, torch.ones_like(x, dtype=torch.bool), unbiased).to(x.dtype)
 
+    def batch_max(self, x: Tensor) -> Tensor:
+        """[S] -> scalar: the largest over all sequences of all ranks; −inf when there are none."""
+        padded = torch.cat([x.double(), x.new_full((1,), -torch.inf, dtype=torch.float64)])
+        return self.group.all_reduce(padded.max(), "max").to(x.dtype)
+
     def token_mean(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """[T] -> scalar: the mean over the live tokens of all ranks; 0 when nothing is live."""
         return self._mean(x, self.live if mask is None else mask).to(x.dtype)

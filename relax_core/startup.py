@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relax_core.binding import Binding
-from relax_core.rules import RULES, Run, capabilities, run
+from relax_core.rules import Run, capabilities, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
-RULE_MODULES = (run, capabilities)
+RULES = (*run.RULES, *capabilities.RULES)
 
 
 def topology_of(resolved: ResolvedRun, binding: Binding) -> Topology:

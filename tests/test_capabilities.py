@@ -66,9 +66,13 @@ def test_a_plugin_without_demands_has_no_violations(violations):
     ("estimator", "loss", "sections", "code", "message"),
     [
         (
-            "requires_critic=True", "", {}, "RLX201",
-            "error: algorithm.advantage_estimator: 'demanding' needs a critic, the torch engine has none. "
-            "Fix: choose another estimator",
+            "", "", {"trainer": {"critic_lr": 1e-3}}, "RLX201",
+            "error: trainer.critic_lr: 'demanding' has no critic. Fix: leave it out, or choose an estimator with one",
+        ),
+        (
+            "", "", {"trainer": {"num_critic_only_steps": 2}}, "RLX201",
+            "error: trainer.num_critic_only_steps: 'demanding' has no critic. "
+            "Fix: leave it out, or choose an estimator with one",
         ),
         (
             "requires_reference=lambda config: config.strength > 0", "", {"algorithm": {"strength": 1.0}}, "RLX202",
@@ -82,7 +86,7 @@ def test_a_plugin_without_demands_has_no_violations(violations):
         ),
         (
             "", "requires_teacher=True", {}, "RLX205",
-            "error: algorithm.policy_loss: 'demanding' needs a teacher, the torch engine has none. Fix: switch it off",
+            "error: model.teacher_path: 'demanding' needs a teacher. Fix: give model.teacher_path",
         ),
         (
             "min_group_size=4", "", {"rollout": {"n_samples_per_prompt": 2}}, "RLX206",
@@ -178,7 +182,7 @@ def test_the_roles_of_two_plugins_carry_their_own_rules_alone(tmp_path):
 
 
 def test_every_rule_has_its_own_code():
-    from relax_core.rules import RULES
+    from relax_core.startup import RULES
 
     codes = [rule.code for rule in RULES]
     assert len(codes) == len(set(codes))

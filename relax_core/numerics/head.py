@@ -90,7 +90,7 @@ def _chunk(
     logit_transform: LogitTransform | None,
 ) -> tuple[Tensor, Tensor | None]:
     log_probs = (_logits(hidden, weight, bias, logit_transform) / temperature).log_softmax(-1)
-    chosen = log_probs.gather(-1, token_ids.reshape(len(token_ids), -1)).reshape(token_ids.shape)
+    chosen = log_probs.gather(-1, token_ids if token_ids.dim() == 2 else token_ids[:, None]).reshape(token_ids.shape)
     return chosen, -(log_probs.exp() * log_probs).sum(-1) if entropy else None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from relax_core.binding import Binding
 from relax_core.topology import Topology, Violation
@@ -37,16 +37,13 @@ class Rule:
             yield Violation(self.code, setting, problem, fix, self.severity)
 
 
-RULES: list[Rule] = []
-
-
 def rule(
     code: str, title: str, severity: Literal["error", "warning"] = "error"
-) -> Callable[[Callable[[Run], Iterable[Finding]]], Callable[[Run], Iterable[Finding]]]:
-    """Declare a rule of the core."""
+) -> Callable[[Callable[[Run], Iterable[Finding]]], Rule]:
+    """Make a rule of a function."""
+    return lambda find: Rule(code, title, severity, find)
 
-    def declare(find: Callable[[Run], Iterable[Finding]]) -> Callable[[Run], Iterable[Finding]]:
-        RULES.append(Rule(code, title, severity, find))
-        return find
 
-    return declare
+def rules_in(names: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """The rules among a module's names, in the order in which it defines them."""
+    return tuple(value for value in names.values() if isinstance(value, Rule))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from relax_core.binding import BoundPlugin
-from relax_core.rules import Finding, Run, rule
+from relax_core.rules import Finding, Run, rule, rules_in
 from relax_core.spec import RoleName, capability
 
 
@@ -204,3 +204,6 @@ def token_fields(run: Run) -> Iterable[Finding]:
             if type(field).__name__ == "TokenField":
                 problem = f"'{plugin.name}' reads '{field.name}' of every token, which the hf engine does not give"
                 yield "rollout.engine", problem, "choose an engine or an environment that fills it"
+
+
+RULES = rules_in(globals())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from relax_core.rules import Finding, Run, rule
+from relax_core.rules import Finding, Run, rule, rules_in
 
 
 @rule("RLX101", "Prompts come from exactly one place")
@@ -106,3 +106,6 @@ def warmup_ends(run: Run) -> Iterable[Finding]:
     if trainer.lr_warmup_steps >= updates:
         problem = f"{trainer.lr_warmup_steps} updates of warm-up in a run of {updates}"
         yield "trainer.lr_warmup_steps", problem, f"write less than {updates}"
+
+
+RULES = rules_in(globals())

@@ -194,7 +194,8 @@ def test_a_loss_left_out_is_the_estimators_own(relax, run_file, plugin_file):
     flags = ("--plugin", plugin_file(OTHER, "sharp.py"), "--advantage-estimator", "sharp")
     result = relax("check", run_file(), *flags)
     assert result.code == 2
-    assert result.err.strip() == "error: algorithm.policy_loss: 'sharp' brings no loss of its own. Fix: one of: grpo"
+    losses = "one of: cispo, grpo, gspo, m2po, rloo, sapo"
+    assert result.err.strip() == f"error: algorithm.policy_loss: 'sharp' brings no loss of its own. Fix: {losses}"
 
 
 def test_a_field_that_two_chosen_plugins_declare_differently(relax, run_file, plugin_file):
