@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from relax_core.cli.plugins import describe_fields
+from relax_core.cli.plugins import describe, describe_fields
 from relax_core.config import RunConfig
 from relax_core.discovery import Plugin
 from relax_core.registry import Registry, spec_of
@@ -53,6 +53,18 @@ def components() -> str:
         if (spec := spec_of(plugin)).component
     ]
     return table(("component", "section", "paper", "what it does"), rows)
+
+
+def details() -> str:
+    """What each plugin declares, in its docstring and to the core."""
+    return "\n\n".join(
+        f"## `{plugin.name}`\n\n{first_paragraph(plugin)}\n\n```text\n{chr(10).join(describe(plugin))}\n```"
+        for plugin in built_ins()
+    )
+
+
+def first_paragraph(plugin: Plugin) -> str:
+    return " ".join((plugin.module.__doc__ or "").split("\n\n")[0].split())
 
 
 def fields() -> str:
@@ -106,6 +118,7 @@ def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 
 GENERATED = {
     "README.md": {"algorithms": algorithms, "components": components},
+    "docs/algorithms.md": {"algorithms": algorithms, "components": components, "details": details},
     "docs/configuration.md": {"fields": fields},
     "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
 }

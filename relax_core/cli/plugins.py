@@ -44,7 +44,7 @@ def show_plugin(name: str, files: Sequence[Path], as_json: bool) -> None:
     if as_json:
         print(json.dumps({"version": VERSION, **_details(plugin)}, indent=2, default=str))
         return
-    for line in _lines(plugin):
+    for line in describe(plugin):
         print(line)
 
 
@@ -75,7 +75,8 @@ def _details(plugin: Plugin) -> dict[str, Any]:
     }
 
 
-def _lines(plugin: Plugin) -> Iterator[str]:
+def describe(plugin: Plugin) -> Iterator[str]:
+    """Everything that a plugin declares, as lines of text."""
     spec = spec_of(plugin)
     yield f"{spec.name}: {spec.summary}"
     yield f"  from    {plugin.origin}"
