@@ -6,16 +6,19 @@ python docs/generate.py [--check]
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from relax_core import hookspecs
 from relax_core.cli.plugins import describe, describe_fields
 from relax_core.config import RunConfig
-from relax_core.discovery import Plugin
+from relax_core.discovery import HOOKS, Plugin
 from relax_core.registry import Registry, spec_of
 from relax_core.startup import RULES
 
@@ -65,6 +68,32 @@ def details() -> str:
 
 def first_paragraph(plugin: Plugin) -> str:
     return " ".join((plugin.module.__doc__ or "").split("\n\n")[0].split())
+
+
+def hooks() -> str:
+    """Every hook with its exact signature, what it is for, and its example."""
+    source = inspect.getsource(hookspecs)
+    phase = {source.index(f"# {title}\n"): title for title in re.findall(r"# -+\n# (.+)\n# -+\n", source)}
+    parts: list[str] = []
+    for name in sorted(HOOKS, key=lambda name: source.index(f"def {name}(")):
+        place = source.index(f"def {name}(")
+        title = phase[max(start for start in phase if start < place)]
+        if f"## {title}" not in parts:
+            parts.append(f"## {title}")
+        parts.append(hook(name))
+    return "\n\n".join(parts)
+
+
+def hook(name: str) -> str:
+    lines = (inspect.getdoc(getattr(hookspecs, name)) or "").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip() == "@hookimpl")
+    text, code = "\n".join(lines[:start]).strip(), textwrap.dedent("\n".join(lines[start:]))
+    return f"### `{name}`\n\n```python\n{signature(name)}\n```\n\n{text}\n\n```python\n{code}\n```"
+
+
+def signature(name: str) -> str:
+    """As it stands in `hookspecs.py`."""
+    return f"{name}{inspect.signature(getattr(hookspecs, name))}".replace("'", "")
 
 
 def fields() -> str:
@@ -119,6 +148,7 @@ def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 GENERATED = {
     "README.md": {"algorithms": algorithms, "components": components},
     "docs/algorithms.md": {"algorithms": algorithms, "components": components, "details": details},
+    "docs/hooks.md": {"hooks": hooks},
     "docs/configuration.md": {"fields": fields},
     "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
 }

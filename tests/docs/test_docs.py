@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -55,3 +56,14 @@ def test_every_page_that_is_linked_exists():
 def test_every_command_that_is_named_exists(relax):
     for words in set(re.findall(r"^    relax ((?:plugins )?[a-z]+)", README, re.MULTILINE)):
         assert relax(*words.split(), "--help").code == 0, words
+
+
+def test_every_hook_stands_in_its_page_with_its_exact_signature_and_example():
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    source = (ROOT / "relax_core" / "hookspecs.py").read_text()
+    found = re.findall(r"@hookspec\ndef (\w+)(\([^)]*\) -> [^:]+):", source)
+    assert len(found) == 12
+    for name, signature in found:
+        assert f"```python\n{name}{' '.join(signature.split())}\n```" in page, name
+    for example in re.findall(r"\n {8}@hookimpl\n(.*?)\n    \"\"\"", source, re.DOTALL):
+        assert textwrap.dedent(example) in page
