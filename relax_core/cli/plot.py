@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from relax_core.orchestration.record import read_metrics
 
 PANELS = (
-    ("reward", ("rollout/reward_mean",)),
-    ("loss", ("train/loss",)),
-    ("response length", ("rollout/response_length_mean",)),
-    ("KL", ("train/ref_kl", "train/approx_kl", "train/is_approx_k3_kl")),
+    ("reward", r"rollout/reward_mean"),
+    ("loss", r"train/(value_)?loss"),
+    ("response length", r"rollout/response_length_mean"),
+    ("KL", r"train/.*kl"),
 )
+"""What is drawn: a title, and a pattern of the names of metrics."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
@@ -43,8 +45,8 @@ def _draw(records: list[dict[str, float]], picture: Path, title: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = pyplot.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
-    for axis, (name, keys) in zip(axes.flat, PANELS, strict=True):
-        _panel(axis, records, keys)
+    for axis, (name, pattern) in zip(axes.flat, PANELS, strict=True):
+        _panel(axis, records, pattern)
         axis.set_title(name)
         axis.grid(alpha=0.3)
     for axis in axes[1]:
@@ -55,8 +57,9 @@ def _draw(records: list[dict[str, float]], picture: Path, title: str) -> None:
     pyplot.close(figure)
 
 
-def _panel(axis: Any, records: list[dict[str, float]], keys: tuple[str, ...]) -> None:
-    present = [key for key in keys if any(key in record for record in records)]
+def _panel(axis: Any, records: list[dict[str, float]], pattern: str) -> None:
+    names = {name for record in records for name in record}
+    present = sorted(name for name in names if re.fullmatch(pattern, name))
     for key in present:
         points = [(record["step"], record[key]) for record in records if key in record]
         axis.plot(*zip(*points, strict=True), label=key, marker="." if len(points) < 40 else None)

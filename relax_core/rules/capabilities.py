@@ -57,7 +57,7 @@ def reference_is_readable(run: Run) -> Iterable[Finding]:
 @rule("RLX204", "A reference is read by something", "warning")
 def reference_is_read(run: Run) -> Iterable[Finding]:
     if run.topology.run.model.ref_hf_model_path and not run.binding.needs("requires_reference"):
-        fix = "switch on algorithm.ref_kl, or leave it out"
+        fix = "leave it out, or switch on what reads it"
         yield "model.ref_hf_model_path", "nothing in this run reads a reference", fix
 
 
@@ -71,7 +71,7 @@ def teacher_exists(run: Run) -> Iterable[Finding]:
 @rule("RLX218", "A teacher is read by something", "warning")
 def teacher_is_read(run: Run) -> Iterable[Finding]:
     if "teacher" in run.topology.roles and not run.binding.needs("requires_teacher"):
-        yield "model.teacher_path", "nothing in this run reads a teacher", "switch on algorithm.opd, or leave it out"
+        yield "model.teacher_path", "nothing in this run reads a teacher", "leave it out, or switch on what reads it"
 
 
 @rule("RLX206", "Groups are as large as the estimator needs")

@@ -54,7 +54,7 @@ def truncated_sampling(run: Run) -> Iterable[Finding]:
         setting = "rollout.top_p" if rollout.top_p < 1 else "rollout.top_k"
         taken = "; they are taken as the old policy's" if trainer.use_rollout_log_probs else ""
         problem = f"log-probs are those of the truncated distribution, the trainer's of the whole{taken}"
-        yield setting, problem, "write top_p: 1.0 and top_k: 0, or correct it with algorithm.is_correction"
+        yield setting, problem, "write top_p: 1.0 and top_k: 0"
 
 
 @rule("RLX105", "The local orchestrator is synchronous")
