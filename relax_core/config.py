@@ -10,6 +10,10 @@ from relax_core.aggregation import AGGREGATIONS
 from relax_core.spec import AlgorithmConfig, Flag
 
 
+class Reference:
+    """Marks a field that may name a file beside the run file, perhaps with `:function` after it."""
+
+
 def _known_aggregation(name: str) -> str:
     if name not in AGGREGATIONS:
         raise ValueError(f"should be {', '.join(AGGREGATIONS)}")
@@ -36,13 +40,13 @@ class AlgorithmSection(AlgorithmConfig):
 class ModelSection(AlgorithmConfig):
     """The policy and its reference."""
 
-    path: str
+    path: Annotated[str, Reference()]
     """A Hugging Face model directory, or a builder `file.py:function` that writes one, which is kept in `cache_dir`."""
-    ref_hf_model_path: str | None = None
+    ref_hf_model_path: Annotated[str | None, Reference()] = None
     """The frozen reference, as `path`; a reference KL needs exactly one reference."""
-    critic_path: str | None = None
+    critic_path: Annotated[str | None, Reference()] = None
     """What the critic starts from, as `path`; left out, the policy."""
-    teacher_path: str | None = None
+    teacher_path: Annotated[str | None, Reference()] = None
     """The teacher of a distillation, as `path`; it shares the policy's tokenizer."""
     ref_dist_ckpt_path: str | None = None
     """The frozen reference as a Megatron `train_step_N/dist_ckpt` directory."""
@@ -55,13 +59,13 @@ class ModelSection(AlgorithmConfig):
 class DataSection(AlgorithmConfig):
     """Where prompts come from (exactly one of `path`, `task`, `source`) and what rewards an answer."""
 
-    path: str | None = None
+    path: Annotated[str | None, Reference()] = None
     """A `.jsonl` or `.parquet` file, one prompt a row."""
     task: str | None = None
     """A reasoning-gym task (extra `tasks`)."""
     task_args: dict[str, Any] = {}
     """Arguments of the task: `size`, `seed`, and its own."""
-    source: str | None = None
+    source: Annotated[str | None, Reference()] = None
     """A Python callable that gives rows, as `package.module:function` or `file.py:function`."""
     source_args: dict[str, Any] = {}
     """Keyword arguments of `source`."""
@@ -77,7 +81,7 @@ class DataSection(AlgorithmConfig):
     """Longest prompt in tokens; left out, what the model's context leaves beside `rollout.max_new_tokens`."""
     shuffle: bool = True
     """Draw a new order of the prompts for every epoch."""
-    reward: str = "exact_match"
+    reward: Annotated[str, Reference()] = "exact_match"
     """An installed reward, or `package.module:function` or `file.py:function`."""
     reward_args: dict[str, Any] = {}
     """Keyword arguments of the reward."""

@@ -35,13 +35,13 @@ def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resu
         except KeyboardInterrupt:
             print("stopped at once: nothing was saved after the last checkpoint", file=sys.stderr)
             sys.exit(INTERRUPTED)
-    _say_goodbye(run, directory.path, job.step, finished)
+    _say_goodbye(directory.path, job.step, finished)
 
 
-def _say_goodbye(run: Path, directory: Path, step: int, finished: bool) -> None:
+def _say_goodbye(directory: Path, step: int, finished: bool) -> None:
     if not finished:
         print(f"stopped after step {step}, saved in {directory}", file=sys.stderr)
-        print(f"go on with: relax train {run} --resume {directory}", file=sys.stderr)
+        print(f"go on with: relax train {directory}/config.yaml --resume {directory}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     print(f"done: {step} steps, run directory {directory}", file=sys.stderr)
     print(f"curves: relax plot {directory}", file=sys.stderr)

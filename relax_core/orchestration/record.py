@@ -14,7 +14,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from relax_core.binding import Binding
-from relax_core.config import OutputSection
+from relax_core.config import OutputSection, Reference
 from relax_core.errors import LoadError, UsageError
 from relax_core.runfile import ResolvedRun
 
@@ -140,7 +140,19 @@ def _write_config(path: Path, resolved: ResolvedRun) -> None:
     yaml = YAML()
     yaml.default_flow_style = False
     with (path / "config.yaml").open("w", encoding="utf-8") as file:
-        yaml.dump(resolved.config.model_dump(mode="json"), file)
+        yaml.dump(_anchored(resolved), file)
+
+
+def _anchored(resolved: ResolvedRun) -> dict[str, Any]:
+    """The configuration as values, with the files that it names beside the run file named from anywhere."""
+    values = resolved.config.model_dump(mode="json")
+    for section, model in resolved.config:
+        for name, info in type(model).model_fields.items():
+            if any(isinstance(each, Reference) for each in info.metadata) and values[section][name]:
+                file, colon, function = values[section][name].partition(":")
+                if (resolved.base / file).exists():
+                    values[section][name] = f"{(resolved.base / file).resolve()}{colon}{function}"
+    return values
 
 
 def _board(path: Path) -> Any:

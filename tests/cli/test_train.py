@@ -96,6 +96,16 @@ def test_a_resolved_configuration_is_a_run_file(train, relax, tmp_path):
     assert metrics(tmp_path / "again") == metrics(directory)
 
 
+def test_a_resolved_configuration_names_its_files_from_anywhere(train, tmp_path):
+    (tmp_path / "rewards.py").write_text("def reward(sample):\n    return float(len(sample.response))\n")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": 1}\n')
+    text = RUN.replace("data: {source:", "data: {path: rows.jsonl, reward: 'rewards.py:reward'} #")
+    config = yaml.safe_load((train(text=text) / "config.yaml").read_text())
+    assert config["data"]["path"] == f"{tmp_path}/rows.jsonl"
+    assert config["data"]["reward"] == f"{tmp_path}/rewards.py:reward"
+    assert config["data"]["source"] is None
+
+
 def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(train, relax, run_file, tmp_path):
     whole = train("--num-rollout", 4, name="whole")
     train("--num-rollout", 2, "--lr-schedule", "constant", name="halves")
@@ -121,7 +131,7 @@ def test_an_interrupted_run_finishes_its_step_saves_and_says_how_to_go_on(run_fi
     assert process.wait() == 130, lines
     done = len(metrics(tmp_path / "run"))
     assert f"stopped after step {done}, saved in {tmp_path}/run" in lines
-    assert f"go on with: relax train {path} --resume {tmp_path}/run" in lines
+    assert f"go on with: relax train {tmp_path}/run/config.yaml --resume {tmp_path}/run" in lines
     assert (tmp_path / "run" / "checkpoints" / f"step_{done:06d}" / "model.safetensors").is_file()
 
 
