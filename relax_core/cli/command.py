@@ -79,5 +79,5 @@ def _print_flags() -> None:
     table.add_column("flag", no_wrap=True, style="cyan")
     table.add_column("what it is")
     for name, flag in sorted(flag_table(Registry.load()).items(), key=lambda item: ("." in item[0], item[0])):
-        table.add_row(name, flag.summary)
+        table.add_row(name, flag.help)
     Console().print(table)

@@ -31,6 +31,12 @@ class RunFlag:
     summary: str = ""
 
     @property
+    def help(self) -> str:
+        """What it is, and its default where it has one."""
+        known = self.info is not None and not self.info.is_required() and self.info.default not in (None, "")
+        return f"{self.summary} Default: {self.info.default}." if known and self.info is not None else self.summary
+
+    @property
     def is_switch(self) -> bool:
         """Whether it stands alone: constants, or a yes-or-no field."""
         return self.info is None or self.info.annotation is bool
