@@ -182,11 +182,11 @@ class Runtime:
     def _policy(self, batch: LossBatch, step: int, metrics: Metrics) -> Tensor:
         weight = torch.ones_like(batch.log_probs)
         for each in self.weights(batch, step).values():
-            # Guarded before the product: a weight that is not finite where the loss is masked has a NaN gradient.
-            weight = weight * torch.where(batch.loss_mask, each.weight.detach(), 1.0)
+            weight = weight * each.weight.detach()
             metrics.add("train", each.metrics, batch)
         result = self.policy_loss(batch, step)
         metrics.add("train", result.metrics, batch)
+        # Masked before the product: what is not finite where the loss is masked must not meet a gradient.
         return _sum(torch.where(batch.loss_mask, result.per_token, 0.0) * weight, self.aggregation, batch)
 
     # -- calls -------------------------------------------------------------------------------------------------------

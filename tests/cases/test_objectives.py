@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+from relax_core.conformance.case import runtime_for
+from relax_core.registry import Registry
 from tests.cases.build import as_batch, given_losses, rollout, runtime
 
 
@@ -117,3 +119,56 @@ def test_19a_a_token_dropped_from_the_loss_moves_no_reward():
         0.5,
         1.0,
     ]
+
+
+def test_the_weight_of_a_sequence_is_clamped_as_a_whole():
+    bound = runtime(is_correction={"enable": True, "level": "sequence", "lower_bound": 0.0, "upper_bound": 1e30})
+    prepared, _ = bound.prepare(rollout([[-20.0] * 4], rollout_log_probs=[[-35.0] * 4]))
+    weight = bound.weights(as_batch(prepared))["is_correction"].weight
+    assert weight.tolist() == pytest.approx([math.exp(20)] * 4)
+
+
+def test_opsm_leaves_a_sequence_without_a_signal_alone():
+    bound = runtime(opsm={"enable": True})
+    prepared, _ = bound.prepare(rollout([[-1.0, -1.0]]))
+    batch = as_batch(prepared, torch.full((2,), -9.0, dtype=torch.float64))
+    assert prepared.advantages.tolist() == [0.0, 0.0]
+    assert bound.weights(batch)["opsm"].weight.tolist() == [1.0, 1.0]
+
+
+def test_the_m2po_mask_keeps_what_just_meets_the_threshold():
+    bound = runtime(m2po={"enable": True, "threshold": 0.5})
+    prepared, _ = bound.prepare(rollout([[-1.0, -1.0, -1.0]], rollout_log_probs=[[-1.0, -2.0, -3.0]]))
+    assert prepared.loss_mask.tolist() == [True, True, False]
+
+
+WEIGHT = """
+import torch
+from relax_core import AlgorithmSpec, Component, ComponentConfig, Mask, Weight, hookimpl
+
+class Config(ComponentConfig):
+    pass
+
+@hookimpl
+def algorithm():
+    return AlgorithmSpec("weigher", "Weighs", component=Component(config=Config, supports_context_parallel=True))
+
+@hookimpl
+def pre_loss_mask(rollout):
+    return Mask(rollout.old_log_probs > -2)
+
+@hookimpl
+def post_loss_weight(batch):
+    return Weight(torch.where(batch.loss_mask, batch.ratio(), torch.nan))
+"""
+
+
+def test_a_weight_is_a_constant_and_counts_for_nothing_where_its_token_was_dropped(plugin_file):
+    """On policy the ratio is 1: the gradient is −A, not −2A, and not NaN at the dropped token."""
+    registry = Registry.load([plugin_file(WEIGHT, "weigher.py")])
+    config = {"advantage_norm_mode": "none", "policy_loss": "cispo", "weigher": {"enable": True}}
+    bound = runtime_for({"algorithm": "grpo", "config": {"algorithm": config}}, registry)
+    prepared, _ = bound.prepare(rollout([[-1.0, -3.0]], rewards=[2.0]))
+    batch = as_batch(prepared)
+    (gradient,) = torch.autograd.grad(bound.loss(batch).sum, batch.log_probs)
+    assert gradient.tolist() == [-2.0, 0.0]

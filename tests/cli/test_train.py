@@ -114,6 +114,16 @@ def test_a_resumed_run_gives_the_numbers_of_an_unbroken_one(train, relax, run_fi
     assert metrics(tmp_path / "halves") == metrics(whole)
 
 
+def test_what_was_written_after_the_checkpoint_is_taken_back(train, relax, run_file, tmp_path):
+    whole = train("--num-rollout", 3, name="whole")
+    train(name="halves")
+    for name in ("metrics.jsonl", "samples.jsonl", "timings.jsonl"):
+        with (tmp_path / "halves" / name).open("a") as file:
+            file.write('{"step": 3, "rollout/reward_mean": 99.0}\n')
+    assert relax("train", run_file(), "--num-rollout", 3, "--resume", tmp_path / "halves").code == 0
+    assert metrics(tmp_path / "halves") == metrics(whole)
+
+
 def test_an_interrupted_run_finishes_its_step_saves_and_says_how_to_go_on(run_file, tmp_path):
     path = run_file()
     command = [sys.executable, "-c", "from relax_core.cli.app import main; main()", "train", str(path)]
@@ -195,8 +205,11 @@ def test_groups_that_are_not_kept_are_replaced_and_counted(train, plugin_file):
         """,
         "picky.py",
     )
-    found = metrics(train("--plugin", plugin, "--algorithm.picky.enable", "--max-refills", 3))
-    assert [each["rollout/dropped_groups"] for each in found] == [2.0, 0.0]
+    flags = ("--plugin", plugin, "--algorithm.picky.enable", "--max-refills", 3, "--samples-per-step", 100)
+    directory = train(*flags)
+    assert [each["rollout/dropped_groups"] for each in metrics(directory)] == [2.0, 0.0]
+    samples = [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
+    assert [sum(each["step"] == step for each in samples) for step in (1, 2)] == [8, 8]
     nothing = metrics(train("--plugin", plugin, "--algorithm.picky.enable", "--max-refills", 0, name="nothing"))
     assert "train/loss" not in nothing[0]
     assert "train/loss" in nothing[1]
@@ -277,3 +290,33 @@ def test_a_teacher_with_another_tokenizer(relax, run_file, tmp_path):
     result = relax("train", run_file(), "--algorithm.opd.enable", "--teacher-path", "other.py:build")
     assert result.code == 3
     assert "has another vocabulary than the policy. Fix: give a model with the policy's tokenizer" in result.err
+
+
+def test_a_group_that_is_replaced_is_sampled_anew(train, plugin_file, tmp_path):
+    """The same prompt twice: the second round must not draw what the first one drew."""
+    plugin = plugin_file(
+        """
+        import torch
+        from relax_core import AlgorithmSpec, Component, ComponentConfig, hookimpl
+
+        class Config(ComponentConfig):
+            pass
+
+        @hookimpl
+        def algorithm():
+            return AlgorithmSpec("second", "Keeps the second round", component=Component(config=Config))
+
+        @hookimpl
+        def keep_group(rollout, context):
+            context.state["calls"] = context.state.get("calls", 0) + 1
+            return torch.full_like(rollout.rewards, context.state["calls"] > 1, dtype=torch.bool)
+        """,
+        "second.py",
+    )
+    (tmp_path / "one.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    text = RUN.replace("data: {source:", "data: {path: one.jsonl, reward: exact_match} #")
+    text = text.replace("rollout_batch_size: 2", "rollout_batch_size: 1")
+    flags = ("--num-rollout", 1, "--samples-per-step", 4)
+    first = train(*flags, text=text, name="first")
+    second = train(*flags, "--plugin", plugin, "--algorithm.second.enable", text=text, name="second")
+    assert (first / "samples.jsonl").read_text() != (second / "samples.jsonl").read_text()
