@@ -51,6 +51,10 @@ class Config(GroupAdvantage, ClippedRatio):
     pass
 
 
+def against_group(config: GroupAdvantage) -> bool:
+    return config.normalize_rewards and config.advantage_norm_mode.startswith("group")
+
+
 @hookimpl
 def algorithm() -> AlgorithmSpec:
     return AlgorithmSpec(
@@ -61,7 +65,7 @@ def algorithm() -> AlgorithmSpec:
         estimator=Estimator(
             config=GroupAdvantage,
             formula="(R − μ_group) / (σ_group + 1e-6); or group_mean, batch_zscore, batch_mean, none",
-            requires_equal_groups=lambda config: config.advantage_norm_mode.startswith("group"),
+            requires_equal_groups=against_group,
             default=True,
         ),
         loss=Loss(
@@ -109,8 +113,7 @@ def policy_loss(batch: LossBatch, config: ClippedRatio) -> PolicyLoss:
 @hookimpl
 def validate_topology(topology: Topology, config: Config, roles: frozenset[str]) -> list[Violation]:
     problems = []
-    grouped = config.normalize_rewards and config.advantage_norm_mode.startswith("group")
-    if "estimator" in roles and grouped and topology.n_samples_per_prompt == 1:
+    if "estimator" in roles and against_group(config) and topology.n_samples_per_prompt == 1:
         problems.append(
             Violation(
                 "RLX501",
