@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from relax_core import hookspecs
 from relax_core.cli.plugins import describe, describe_fields
 from relax_core.config import RunConfig
+from relax_core.conformance.page import entries
 from relax_core.discovery import HOOKS, Plugin
 from relax_core.registry import Registry, spec_of
 from relax_core.startup import RULES
@@ -149,6 +150,7 @@ GENERATED = {
     "README.md": {"algorithms": algorithms, "components": components},
     "docs/algorithms.md": {"algorithms": algorithms, "components": components, "details": details},
     "docs/hooks.md": {"hooks": hooks},
+    "docs/conformance.md": {"checks": entries},
     "docs/configuration.md": {"fields": fields},
     "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
 }

@@ -15,7 +15,7 @@ import pluggy
 
 from relax_core import hookspecs
 from relax_core.errors import describe, nearest
-from relax_core.spec import HOOK_API, AlgorithmSpec
+from relax_core.spec import HOOK_API, SUPPORTED_HOOK_APIS, AlgorithmSpec
 
 GROUP = "relax.plugins"
 DISABLE = "RELAX_DISABLE_PLUGINS"
@@ -83,7 +83,7 @@ def _inspect(plugin: Plugin, module: Any, by_file: bool = False) -> Plugin:
     if not isinstance(spec, AlgorithmSpec):
         return replace(plugin, status="broken", reason="algorithm() does not return an AlgorithmSpec")
     plugin = replace(plugin, name=spec.name if by_file else plugin.name, spec=spec)
-    if spec.hook_api != HOOK_API:
+    if spec.hook_api not in SUPPORTED_HOOK_APIS:
         return replace(plugin, status="incompatible", reason=f"hook_api {spec.hook_api}, this is {HOOK_API}")
     if spec.name != plugin.name:
         return replace(

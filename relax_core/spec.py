@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 HOOK_API = 1
+SUPPORTED_HOOK_APIS = (1,)
+"""Versions of the contract whose plugins load; docs/versioning.md says how long an old one stays."""
 
 T = TypeVar("T")
 Declared: TypeAlias = T | Callable[[Any], T]

@@ -87,6 +87,26 @@ def plot(
     draw(run_dir, output)
 
 
+@app.command()
+def new(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="What it is called: length-penalty.", show_default=False)
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="estimator-and-loss, loss, mask or weight.", show_default=False)
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="Who is named in its metadata.", show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The directory in which it is made; left out, the current one.")
+    ] = None,
+    no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing: take the defaults.")] = False,
+) -> None:
+    """Make the package of a new plugin: an algorithm that works, with its tests. Asks for what is not given."""
+    from relax_core.cli.new import new as make
+
+    make(name, kind, author, output or Path(), not no_input)
+
+
 @plugins.command("list")
 def list_plugins(plugin: PluginPaths = None, as_json: AsJson = False) -> None:
     """List every plugin that is installed, the broken ones with their reason."""
@@ -120,6 +140,29 @@ def replay(
     from relax_core.cli.replay import replay as compute
 
     compute(case, dtype, plugin or [], as_json)
+
+
+@plugins.command()
+def validate(
+    target: Annotated[str | None, typer.Argument(metavar="[NAME|PATH]", help="An installed plugin, or a file.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every installed plugin.")] = False,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(metavar="static|numeric|distributed", help="Which checks; left out, static and numeric."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="RUN.yaml", help="A run file whose algorithm section replaces the defaults.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="RLX...", help="One check by its id, or those that begin so.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random batches.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Check plugins before they cost anything: every finding with its cause, its likely fix, and how to see it again."""
+    from relax_core.cli.validate import validate_plugins
+
+    validate_plugins(target, every, tier or [], only or [], config, seed, as_json)
 
 
 def main(arguments: list[str] | None = None) -> None:

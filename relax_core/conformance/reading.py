@@ -1,0 +1,62 @@
+"""Which fields of a batch a hook reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor
+
+from relax_core.batch import Batch
+from relax_core.conformance.call import Call
+from relax_core.conformance.variants import Variant, needs
+
+CONDITIONAL = {
+    "ref_log_probs": "requires_reference",
+    "teacher_log_probs": "requires_teacher",
+    "rollout_log_probs": "requires_rollout_log_probs",
+    "values": "requires_critic",
+    "entropy": "requires_entropy",
+    "candidate_ids": "candidates",
+    "candidate_log_probs": "candidates",
+    "teacher_candidate_log_probs": "candidates",
+}
+"""Fields that a run has only where something declares that it needs them."""
+ALWAYS = frozenset({
+    "raw_mask", "loss_mask", "old_log_probs", "log_probs", "advantages", "staleness", "returns", "old_values",
+    "rewards", "unshaped_rewards", "group_ids", "lengths", "finish_reasons",
+})  # fmt: skip
+
+
+def declared(variant: Variant) -> set[str]:
+    """The fields that a plugin may read under a configuration."""
+    asked = {name for name, capability in CONDITIONAL.items() if needs(variant, capability)}
+    return asked | ALWAYS | {field.name for field in variant.bound.spec.fields}
+
+
+def reads(call: Call) -> set[str]:
+    """The fields that a hook asks for, those that are not there included. `has` knows only what is declared."""
+    log: set[str] = set()
+    allowed = declared(call.variant)
+    if call.hook == "value_loss":
+        allowed |= {"values"}
+    try:
+        call.ask(_recording(call.sample(), allowed, log))
+    except Exception:
+        return log
+    return log - ({"values"} if call.hook == "value_loss" else set())
+
+
+def _recording(batch: Batch, allowed: Collection[str], log: set[str]) -> Batch:
+    kind = type(batch)
+
+    def read(self: Any, name: str) -> Tensor:
+        log.add(name)
+        return kind.read(self, name)
+
+    def has(self: Any, name: str) -> bool:
+        return name in allowed and kind.has(self, name)
+
+    recorder: Any = type(f"Recorded{kind.__name__}", (kind,), {"read": read, "has": has})
+    found: Batch = recorder(batch.sequence_ids, batch.tokens, batch.sequences, batch.group)
+    return found

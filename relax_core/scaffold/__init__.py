@@ -1,0 +1,1 @@
+"""A plugin package from the template, which is the folder `cookiecutter-algorithm`."""

@@ -1,0 +1,34 @@
+"""What comes with the project passes its own checks."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from relax_core.conformance.targets import everything, named
+from relax_core.conformance.validation import validate
+
+KNOWN_OF_OTHERS = {"luffy": {"RLX831"}}
+"""luffy's demonstrations have another objective than the policy gradient, and it does not declare that."""
+PLUGINS = Path(__file__).parents[1] / "contract" / "plugins"
+
+
+def test_all_built_ins_are_clean_in_under_30_seconds(relax):
+    started = time.monotonic()
+    result = relax("plugins", "validate", "--all", "--json")
+    assert time.monotonic() - started < 30
+    reports = json.loads(result.out)["reports"]
+    assert len(reports) == len(everything()[0])
+    found = {report["plugin"]: {each["id"] for each in report["findings"]} for report in reports if report["findings"]}
+    assert found == {}
+    assert result.code == 0
+
+
+@pytest.mark.parametrize("path", sorted(PLUGINS.glob("*.py")), ids=lambda path: path.stem)
+def test_algorithms_of_others_are_clean(path):
+    """Those that `tests/contract` checks against known numbers."""
+    (plugin,), registry = named(str(path))
+    assert {each.id for each in validate(plugin, registry).findings} == KNOWN_OF_OTHERS.get(path.stem, set())
