@@ -44,7 +44,11 @@ def algorithm() -> AlgorithmSpec:
         paper="arXiv:2504.14945",
         config=Config,
         estimator=Estimator(formula="(R − μ_group) / (σ_group + 1e-6)", min_group_size=2, requires_equal_groups=True),
-        loss=Loss(formula="samples −min(r·A, clip(r)·A); demonstrations −π/(π + γ)·A", supports_context_parallel=True),
+        loss=Loss(
+            formula="samples −min(r·A, clip(r)·A); demonstrations −π/(π + γ)·A",
+            supports_context_parallel=True,
+            policy_gradient=False,
+        ),
         fields=(SequenceField("demonstration", "true for a sequence that another policy wrote"),),
     )
 

@@ -19,7 +19,6 @@ from relax_core import (
     ComponentConfig,
     LossBatch,
     LossTerm,
-    TokenField,
     TokenMean,
     hookimpl,
 )
@@ -52,7 +51,6 @@ def algorithm() -> AlgorithmSpec:
             policy_weight=lambda config: 1.0 - config.loss_weight,
             supports_context_parallel=True,
         ),
-        fields=(TokenField("teacher_candidate_log_probs", "[T, K]: the teacher's log-probs of its candidates"),),
     )
 
 
@@ -75,6 +73,6 @@ def divergence(log_p: Tensor, log_q: Tensor, config: Config) -> Tensor:
 @hookimpl
 def loss_term(batch: LossBatch, config: Config) -> LossTerm:
     log_p = batch.candidate_log_probs.log_softmax(-1)
-    log_q = batch.read("teacher_candidate_log_probs").log_softmax(-1)
+    log_q = batch.teacher_candidate_log_probs.log_softmax(-1)
     found = divergence(log_p, log_q, config)
     return LossTerm(found, config.loss_coef, {"distillation_kl": TokenMean(found)})
