@@ -13,9 +13,10 @@ from sources import CLIPPED, component, estimator, hook, loss
 from relax_core.conformance.catalogue import CHECKS
 from relax_core.conformance.targets import named
 from relax_core.conformance.validation import validate
+from relax_core.scaffold.render import template_version
 
 BROKEN = STATIC | NUMERIC
-INSTALLED = ("RLX702", "RLX703", "RLX713")
+INSTALLED = ("RLX702", "RLX703", "RLX707", "RLX708", "RLX713")
 """Those that need an installed distribution, below."""
 DISTRIBUTED = ("RLX901", "RLX902", "RLX903")
 """Those of `test_distributed.py`."""
@@ -81,6 +82,28 @@ def test_an_entry_point_that_names_a_class(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "acme_class", raising=False)
     assert ids_of("mine") == {"RLX713"}
+
+
+def test_a_package_that_asks_for_another_relax(install, tmp_path):
+    install("acme-mine", "mine", estimator())
+    (metadata,) = tmp_path.glob("site-acme-mine/*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text() + "Requires-Dist: relax-rl<0.1\n")
+    assert ids_of("mine") == {"RLX707"}
+
+
+def test_a_package_that_asks_for_this_relax(install, tmp_path):
+    install("acme-mine", "mine", estimator())
+    (metadata,) = tmp_path.glob("site-acme-mine/*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text() + "Requires-Dist: relax-rl>=0.1\nRequires-Dist: torch<1\n")
+    assert ids_of("mine") == set()
+
+
+@pytest.mark.parametrize(("template", "expected"), [(template_version(), set()), ("0", {"RLX708"})])
+def test_a_package_of_an_older_template(found_in, tmp_path, template, expected):
+    (tmp_path / "pyproject.toml").write_text(f'[tool.relax]\ntemplate = "{template}"\n')
+    findings = found_in(estimator())
+    assert {finding.id for finding in findings} == expected
+    assert all(finding.severity == "warning" for finding in findings)
 
 
 def ids_of(name):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from relax_core.conformance.check import Check, Problem, checks_in, static
@@ -15,6 +17,9 @@ from relax_core.spec import HOOK_API
 if TYPE_CHECKING:
     from relax_core.conformance.subject import Subject
 
+DISTRIBUTION = "relax-rl"
+DEPTH = 4
+"""Folders above a source file in which its `pyproject.toml` is looked for."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -84,6 +89,46 @@ def complete(subject: Subject) -> Iterator[Problem]:
         yield Problem("the summary is not one line", repr(spec.summary), "one line for `relax plugins list`")
     if not spec.roles:
         yield Problem("no role is declared, so nothing ever calls it", "no role", "an estimator, a loss or a component")
+
+
+@static(
+    "RLX707",
+    "The package asks for a range of relax-rl that this version is in",
+    "widen the range in the package's dependencies, or install a relax-rl that is in it",
+)
+def version_range(subject: Subject) -> Iterator[Problem]:
+    from packaging.requirements import Requirement
+
+    entry = subject.entry
+    wanted = [Requirement(text) for text in (entry.dist.requires or [] if entry and entry.dist else [])]
+    here = version(DISTRIBUTION)
+    for each in wanted:
+        if each.name == DISTRIBUTION and not each.specifier.contains(here, prereleases=True):
+            yield Problem("this version of relax-rl is outside the range", f"{DISTRIBUTION} {here}", str(each))
+
+
+@static(
+    "RLX708",
+    "The package was made from the current template",
+    "compare with a fresh `relax new`, take over what you want, and write the new number under [tool.relax]",
+    severity="warning",
+)
+def current_template(subject: Subject) -> Iterator[Problem]:
+    from relax_core.scaffold.render import template_version
+
+    made_from = _template_of(subject)
+    if made_from is not None and made_from != template_version():
+        yield Problem("the template has changed since", f"template {made_from}", f"template {template_version()}")
+
+
+def _template_of(subject: Subject) -> str | None:
+    """What `pyproject.toml` beside the sources says; None where the sources stand in no package of the template."""
+    for folder in () if subject.file is None else list(subject.file.parents)[:DEPTH]:
+        if (folder / "pyproject.toml").is_file():
+            table = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+            template = table.get("tool", {}).get("relax", {}).get("template")
+            return None if template is None else str(template)
+    return None
 
 
 CHECKS: tuple[Check, ...] = checks_in(globals())
