@@ -62,8 +62,9 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint, disabled: set[str]) 
 
 
 def _from_file(path: Path) -> Plugin:
-    plugin = Plugin(path.stem, "broken", str(path))
-    spec = importlib.util.spec_from_file_location(f"relax_plugin_{path.stem}", path)
+    name = path.parent.name if path.stem == "__init__" else path.stem
+    plugin = Plugin(name, "broken", str(path))
+    spec = importlib.util.spec_from_file_location(f"relax_plugin_{name}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         return replace(plugin, reason=f"no such Python file: {path}")
     module = importlib.util.module_from_spec(spec)

@@ -11,7 +11,7 @@ from relax_core.conformance.subject import Subject
 from relax_core.conformance.targets import named
 from relax_core.conformance.validation import validate
 
-GMPO = Path(__file__).parents[1] / "contract" / "plugins" / "gmpo.py"
+GMPO = Path(__file__).parents[2] / "examples/packages/relax-gmpo/src/relax_gmpo/__init__.py"
 TIERS = ("static", "numeric", "distributed")
 
 SUMMED = """

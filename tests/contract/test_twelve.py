@@ -41,7 +41,11 @@ OTHERS = {
     "sapo": {"advantage_estimator": "sapo", "sapo_tau_neg": 2.0},
 }
 ALL = TWELVE | OTHERS
-FILES = {name: PLUGINS / f"{name}.py" for name in ALL if (PLUGINS / f"{name}.py").exists()}
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    path.parent.name.removeprefix("relax_"): path for path in ROOT.glob("examples/packages/*/src/*/__init__.py")
+}
+FILES = {name: PLUGINS / f"{name}.py" for name in ALL if (PLUGINS / f"{name}.py").exists()} | PACKAGES
 """Those that are no built-ins."""
 
 
