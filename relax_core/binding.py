@@ -34,10 +34,8 @@ class BoundPlugin:
 
         None when it returned None.
         """
-        config = self.config
-        for role, hooks in ROLE_HOOKS.items():
-            if hook in hooks and role in self.configs:
-                config = self.configs[role]
+        role = HOOK_ROLES.get(hook)
+        config = self.config if role is None else self.configs.get(role, self.config)
         try:
             results = self.hooks[hook](config=config, **arguments)
         except RelaxError:
@@ -47,11 +45,8 @@ class BoundPlugin:
         return results[0] if results else None
 
 
-ROLE_HOOKS: dict[RoleName, tuple[str, ...]] = {
-    "estimator": ("compute_advantage", "value_loss"),
-    "loss": ("policy_loss",),
-    "component": (),
-}
+HOOK_ROLES: dict[str, RoleName] = {"compute_advantage": "estimator", "value_loss": "estimator", "policy_loss": "loss"}
+"""The hooks that belong to one role; the others see the config that all roles share."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,15 +106,16 @@ def _facts(info: FieldInfo) -> tuple[Any, ...]:
     return info.annotation, info.default, info.default_factory
 
 
+def fields_of(plugin: Plugin) -> dict[str, FieldInfo]:
+    """Every field that a plugin reads in any role, by its dotted path."""
+    spec = spec_of(plugin)
+    return {f"{spec.prefix}{name}": info for name, info in chosen_fields(plugin, frozenset(spec.roles)).items()}
+
+
 def owners_of(registry: Registry, name: str) -> list[str]:
     """The plugins that read `algorithm.<name>`, chosen or not."""
     return [
         plugin.name
         for plugin in registry.usable
-        if name == spec_of(plugin).section or (not spec_of(plugin).section and name in _all_fields(plugin))
+        if name == spec_of(plugin).section or f"algorithm.{name}" in fields_of(plugin)
     ]
-
-
-def _all_fields(plugin: Plugin) -> dict[str, FieldInfo]:
-    spec = spec_of(plugin)
-    return chosen_fields(plugin, frozenset(spec.roles))

@@ -16,7 +16,6 @@ T = TypeVar("T")
 Declared: TypeAlias = T | Callable[[Any], T]
 """A capability: a value, or a function of the plugin's config that gives it."""
 
-AggregationName = str
 NormalizationName = Literal["none", "unbiased", "population"]
 RoleName = Literal["estimator", "loss", "component"]
 KL_LOSSES = frozenset({"loss:k1", "loss:k2", "loss:k3"})
@@ -170,6 +169,11 @@ class AlgorithmSpec:
         if self.component is None:
             return ""
         return self.name if self.component.section is None else self.component.section
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the name of a field in its dotted path."""
+        return f"algorithm.{self.section}." if self.section else "algorithm."
 
     def config_of(self, role: RoleName) -> type[AlgorithmConfig]:
         """The class of the fields that a role reads."""

@@ -41,13 +41,18 @@ def report(violations: Sequence[Violation], file: Any) -> bool:
     """Print violations, one line each; True when one of them is an error."""
     for violation in violations:
         print(f"{violation.severity}: {violation.message}", file=file)
+    return refused(violations)
+
+
+def refused(violations: Sequence[Violation]) -> bool:
+    """Whether one of them stops a run."""
     return any(violation.severity == "error" for violation in violations)
 
 
 def check(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], as_json: bool) -> None:
     """Print what is wrong with a run on stdout; exit 1 when it would not start."""
     _, _, violations = prepare(run, overrides, plugins)
-    failed = any(violation.severity == "error" for violation in violations)
+    failed = refused(violations)
     if as_json:
         keys = ("code", "severity", "plugin", "setting", "problem", "fix")
         findings = [{key: getattr(violation, key) for key in keys} for violation in violations]

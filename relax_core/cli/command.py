@@ -15,10 +15,12 @@ class RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the generated flags out of `args`; they are in `ctx.meta` when the command runs."""
-        own = {option for param in self.params for option in (*param.opts, *param.secondary_opts)}
-        mine, generated = _split(args, {name: _takes_value(self, name) for name in own} | {"--help": False})
-        ctx.meta[OVERRIDES] = _parse(generated, mine) if generated else {}
-        return super().parse_args(ctx, mine)
+        own = {name: _takes_value(param) for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        own["--help"] = False
+        ctx.meta[OVERRIDES] = {}
+        if any(arg.startswith("--") and arg.split("=")[0] not in own for arg in args):
+            ctx.meta[OVERRIDES], args = _parse(args, own)
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The command's own help, then every generated flag with its documentation."""
@@ -26,41 +28,15 @@ class RunCommand(TyperCommand):
         _print_flags()
 
 
-def _takes_value(command: TyperCommand, name: str) -> bool:
-    return any(name in param.opts and not getattr(param, "is_flag", False) for param in command.params)
+def _takes_value(param: Any) -> bool:
+    return not getattr(param, "is_flag", False)
 
 
-def _split(args: list[str], own: dict[str, bool]) -> tuple[list[str], list[str]]:
-    """The command's own options and positional arguments; the generated flags with their values."""
-    from relax_core.cli.flags import flag_table, normalized
-    from relax_core.registry import Registry
-
-    if not any(arg.startswith("--") and arg.split("=")[0] not in own for arg in args):
-        return args, []
-    table = flag_table(Registry.load(_plugin_files(args)))
-    mine, generated, rest = [], [], list(args)
-    while rest:
-        token = rest.pop(0)
-        name, equals, _ = token.partition("=")
-        if not token.startswith("--") or name in own:
-            mine.append(token)
-            mine += [rest.pop(0)] if own.get(name) and not equals and rest else []
-            continue
-        generated.append(token)
-        flag = table.get(normalized(name))
-        positive = table.get("--" + normalized(name).removeprefix("--no-"))
-        switch = (flag or positive) is not None and (flag or positive).is_switch  # type: ignore[union-attr]
-        follows = bool(rest) and not equals
-        if follows and (rest[0].lower() in ("true", "false") if switch else flag is not None):
-            generated.append(rest.pop(0))
-    return mine, generated
-
-
-def _parse(generated: list[str], mine: list[str]) -> dict[str, Any]:
+def _parse(args: list[str], own: dict[str, bool]) -> tuple[dict[str, Any], list[str]]:
     from relax_core.cli.flags import flag_table, parse
     from relax_core.registry import Registry
 
-    return parse(generated, flag_table(Registry.load(_plugin_files(mine))))
+    return parse(args, flag_table(Registry.load(_plugin_files(args))), own)
 
 
 def _plugin_files(args: list[str]) -> list[Path]:

@@ -10,9 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relax_core.cli.check import FINDINGS, warn_of_unusable
+from relax_core.cli.check import FINDINGS, refused, warn_of_unusable
 from relax_core.cli.interruption import INTERRUPTED, listening
 from relax_core.cli.progress import progress
+from relax_core.cli.table import aligned
 from relax_core.orchestration.compare import PICTURE, SUMMARY, Job, Plan, execute, parse_algorithms, plan
 from relax_core.orchestration.summary import Curve, draw, summarize, write
 
@@ -51,7 +52,7 @@ def _report(todo: Plan) -> bool:
     warn_of_unusable(todo.jobs[0].resolved.registry)
     for name, violation in todo.violations:
         print(f"{violation.severity}: {name}: {violation.message}", file=sys.stderr)
-    return any(violation.severity == "error" for _, violation in todo.violations)
+    return refused([violation for _, violation in todo.violations])
 
 
 def _run(todo: Plan, run: Path, threshold: float, place: Path) -> tuple[list[Curve], dict[str, Any]]:
@@ -84,9 +85,7 @@ def _table(summary: Mapping[str, Any]) -> Iterator[str]:
     for each in summary["algorithms"]:
         final, area, steps = (each[name] for name in ("final_reward", "area", "steps_to_threshold"))
         rows.append((each["name"], _spread(final, 3), _spread(area, 3), _steps(steps), str(final["of"])))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    return aligned(rows)
 
 
 def _spread(value: Mapping[str, Any], digits: int) -> str:

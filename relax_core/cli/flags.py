@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from relax_core.compose import chosen_fields
+from relax_core.compose import fields_of
 from relax_core.config import FLAGS, RunConfig
 from relax_core.errors import UsageError, nearest
 from relax_core.registry import Registry, spec_of
@@ -63,13 +63,23 @@ def flag_table(registry: Registry) -> dict[str, RunFlag]:
     return flags
 
 
-def parse(arguments: list[str], table: Mapping[str, RunFlag]) -> dict[str, Any]:
-    """Flags and values -> values by dotted path. Raises `UsageError` for an unknown flag or a value that is missing."""
+def parse(
+    arguments: list[str], table: Mapping[str, RunFlag], own: Mapping[str, bool]
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of generated flags by dotted path, and the arguments that are none.
+
+    `own` are the command's own options, and whether each takes a value. Raises `UsageError` for an unknown flag or a
+    value that is missing.
+    """
     overrides: dict[str, Any] = {}
+    others: list[str] = []
     rest = list(arguments)
     while rest:
         token = rest.pop(0)
         name, equals, attached = token.partition("=")
+        if not token.startswith("--") or name in own:
+            others += [token, rest.pop(0)] if own.get(name) and not equals and rest else [token]
+            continue
         flag, negated = _find(normalized(name), table)
         if flag.is_switch and not equals:
             value = _switch(rest, negated)
@@ -78,32 +88,32 @@ def parse(arguments: list[str], table: Mapping[str, RunFlag]) -> dict[str, Any]:
         else:
             raise UsageError("needs a value", who=name, fix=f"write {name} VALUE")
         overrides |= flag.sets if flag.info is None else {path: _typed(value, flag.info) for path in flag.paths}
-    return overrides
+    return overrides, others
 
 
 def _leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, info in model.model_fields.items():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield from _leaves(info.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", info
+        yield from _expanded(f"{prefix}{name}", info)
+
+
+def _expanded(path: str, info: FieldInfo) -> Iterator[tuple[str, FieldInfo]]:
+    if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+        yield from _leaves(info.annotation, f"{path}.")
+    else:
+        yield path, info
 
 
 def _plugin_leaves(registry: Registry) -> Iterator[tuple[str, FieldInfo]]:
     for plugin in registry.usable:
-        spec = spec_of(plugin)
-        if spec.section:
-            yield from _leaves(spec.config_of("component"), f"algorithm.{spec.section}.")
-        else:
-            for name, info in chosen_fields(plugin, frozenset(spec.roles)).items():
-                yield f"algorithm.{name}", info
+        for path, info in fields_of(plugin).items():
+            yield from _expanded(path, info)
 
 
 def _plugin_flags(registry: Registry) -> Iterator[tuple[Flag, str]]:
     for plugin in registry.usable:
         spec = spec_of(plugin)
         for flag in spec.flags:
-            yield flag, f"algorithm.{spec.section}." if spec.section else "algorithm."
+            yield flag, spec.prefix
 
 
 def _short(leaves: Mapping[str, FieldInfo], taken: set[str]) -> dict[str, tuple[str, FieldInfo]]:
@@ -130,8 +140,6 @@ def _find(name: str, table: Mapping[str, RunFlag]) -> tuple[RunFlag, bool]:
     positive = "--" + name.removeprefix("--no-")
     if positive in table and table[positive].is_switch and table[positive].info is not None:
         return table[positive], True
-    if not name.startswith("--"):
-        raise UsageError(f"unexpected argument '{name}'", who="relax", fix="flags start with --")
     fix = nearest(name, list(table)) or "relax train --help lists them"
     raise UsageError(f"unknown flag '{name}'", who="relax", fix=fix)
 

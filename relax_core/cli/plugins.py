@@ -8,7 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from relax_core.compose import chosen_fields
+from relax_core.cli.table import aligned
+from relax_core.compose import fields_of
 from relax_core.discovery import Plugin
 from relax_core.errors import LoadError, UsageError, nearest
 from relax_core.registry import Registry, spec_of
@@ -25,9 +26,7 @@ def list_plugins(files: Sequence[Path], as_json: bool) -> None:
         return
     rows = [("NAME", "STATUS", "ROLES", "FROM", "WHAT")]
     rows += [(plugin.name, plugin.status, _roles(plugin), plugin.origin, _what(plugin)) for plugin in found]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for row in rows:
-        print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]))
+    print("\n".join(aligned(rows)))
 
 
 def show_plugin(name: str, files: Sequence[Path], as_json: bool) -> None:
@@ -112,8 +111,6 @@ def _capabilities(role: Role) -> Iterator[tuple[str, Any]]:
 
 def describe_fields(plugin: Plugin) -> Iterator[tuple[str, str, Any, str]]:
     """Path, type, default and documentation of each of its fields."""
-    spec = spec_of(plugin)
-    prefix = f"algorithm.{spec.section}." if spec.section else "algorithm."
-    for name, info in chosen_fields(plugin, frozenset(spec.roles)).items():
+    for path, info in fields_of(plugin).items():
         kind = getattr(info.annotation, "__name__", None) if isinstance(info.annotation, type) else str(info.annotation)
-        yield f"{prefix}{name}", str(kind).replace("typing.", ""), info.default, info.description or ""
+        yield path, str(kind).replace("typing.", ""), info.default, info.description or ""

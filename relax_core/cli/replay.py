@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relax_core.cli.check import FINDINGS
+from relax_core.cli.table import aligned
 from relax_core.conformance.case_file import read_cases
 from relax_core.conformance.compare_case import TOLERANCES, Outcome, outcomes
 from relax_core.registry import Registry
@@ -26,10 +27,7 @@ def replay(files: Sequence[Path], dtype: str, plugins: Sequence[Path], as_json: 
 
 
 def _table(found: Sequence[Outcome], dtype: str) -> Iterator[str]:
-    rows = [("NAME", "STATUS", "WORST FIELD", "ERROR"), *(_row(each) for each in found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+    yield from aligned([("NAME", "STATUS", "WORST FIELD", "ERROR"), *(_row(each) for each in found)])
     counts: Counter[str] = Counter(each.status for each in found)
     summary = ", ".join(
         f"{counts[status]} {word}" for status, word in (("ok", "ok"), ("differs", "differ"), ("error", "failed"))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from relax_core.cli.check import FINDINGS
 from relax_core.conformance.catalogue import CHECKS
 from relax_core.conformance.check import TIERS, Tier
 from relax_core.conformance.report import Report
@@ -20,7 +21,7 @@ from relax_core.runfile import read
 
 WHO = "relax plugins validate"
 VERSION = 1
-FINDINGS, NOT_LOADABLE, NOTHING_CHECKED = 1, 3, 5
+NOTHING_CHECKED = 5
 
 
 def validate_plugins(
@@ -55,7 +56,7 @@ def _exit_code(reports: Sequence[Report]) -> int:
     if not any(report.checked for report in reports):
         return NOTHING_CHECKED
     if len(reports) == 1 and not reports[0].loaded:
-        return NOT_LOADABLE
+        return LoadError.exit_code
     return 0 if all(report.ok for report in reports) else FINDINGS
 
 

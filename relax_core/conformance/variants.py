@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relax_core.binding import ROLE_HOOKS, Binding, BoundPlugin, bind
+from relax_core.binding import HOOK_ROLES, Binding, BoundPlugin, bind
 from relax_core.compose import choose, compose
 from relax_core.config import DataSection, ModelSection, RolloutSection, RunConfig, TrainerSection
 from relax_core.conformance.partner import NAME, partner
@@ -50,9 +50,9 @@ class _Field:
 
 def role_of(spec: AlgorithmSpec, hook: str) -> RoleName:
     """The role whose declaration speaks for a hook."""
-    for role, hooks in ROLE_HOOKS.items():
-        if hook in hooks and role in spec.roles:
-            return role
+    own = HOOK_ROLES.get(hook)
+    if own in spec.roles:
+        return own
     return next(role for role in ("component", "loss", "estimator") if role in spec.roles)
 
 

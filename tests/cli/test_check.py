@@ -248,7 +248,8 @@ def test_the_flags_that_users_know(run_file, flags, values):
     from relax_core.registry import Registry
     from relax_core.runfile import read, resolve
 
-    resolved = resolve(read(run_file()), parse(list(flags), flag_table(Registry.load())))
+    overrides, _ = parse(list(flags), flag_table(Registry.load()), {})
+    resolved = resolve(read(run_file()), overrides)
     algorithm = resolved.config.algorithm.model_dump()
     assert {name: algorithm[name] for name in values} == values
 
@@ -274,7 +275,7 @@ def test_every_field_is_a_flag(run_file, flags, path, value):
     from relax_core.cli.flags import flag_table, parse
     from relax_core.registry import Registry
 
-    assert parse(list(flags), flag_table(Registry.load())) == {path: value}
+    assert parse(list(flags), flag_table(Registry.load()), {}) == ({path: value}, [])
 
 
 def test_every_leaf_of_the_configuration_has_a_flag_and_a_docstring():
