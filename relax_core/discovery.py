@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ import pluggy
 
 from relax_core import hookspecs
 from relax_core.errors import describe, nearest
+from relax_core.sources import load_source
 from relax_core.spec import HOOK_API, SUPPORTED_HOOK_APIS, AlgorithmSpec
 
 GROUP = "relax.plugins"
@@ -64,14 +63,10 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint, disabled: set[str]) 
 def _from_file(path: Path) -> Plugin:
     name = path.parent.name if path.stem == "__init__" else path.stem
     plugin = Plugin(name, "broken", str(path))
-    spec = importlib.util.spec_from_file_location(f"relax_plugin_{name}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file() or path.suffix != ".py":
         return replace(plugin, reason=f"no such Python file: {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
-        return _inspect(plugin, module, by_file=True)
+        return _inspect(plugin, load_source(path, f"relax_plugin_{name}"), by_file=True)
     except Exception as error:
         return replace(plugin, reason=describe(error))
 

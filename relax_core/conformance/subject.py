@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import inspect
 import sys
 import traceback
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from relax_core.conformance.variants import Variant, variants
 from relax_core.discovery import GROUP, Plugin
 from relax_core.registry import Registry
+from relax_core.sources import load_source
 from relax_core.spec import AlgorithmSpec
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Subject:
             return self.plugin.module, ""
         try:
             path = Path(self.plugin.distribution)
-            return _load_file(path) if path.suffix == ".py" else self.entry and self.entry.load(), ""
+            if path.suffix == ".py":
+                return load_source(path, f"relax_conformance_{path.stem}"), ""
+            return self.entry and self.entry.load(), ""
         except Exception as error:
             return None, located(error, None)
 
@@ -142,12 +144,3 @@ def is_callable(hook: Any) -> bool:
     parameters = inspect.signature(hook).parameters.values()
     plain = all(each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty for each in parameters)
     return plain and not inspect.isgeneratorfunction(hook)
-
-
-def _load_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"relax_conformance_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

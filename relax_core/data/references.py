@@ -8,13 +8,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from hashlib import sha256
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from relax_core.errors import LoadError, nearest
+from relax_core.sources import load_source
 
 EXTRAS = {
     "gguf": "gguf",
@@ -74,25 +74,18 @@ def find_file(place: str, who: str, base: Path) -> Path:
 
 
 def load_file(path: Path, who: str) -> ModuleType:
-    """The file as a module under a name of its own, which dataclasses and pickle need to find it again."""
+    """The file as a module under a name of its own, run once."""
     name = f"_relax_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    loader = SourceFileLoader(name, str(path))
-    spec = ModuleSpec(name, loader, origin=str(path))
-    spec.has_location = True
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        loader.exec_module(module)
+        return load_source(path, name)
     except LoadError:
-        del sys.modules[name]
         raise
     except Exception as error:
-        del sys.modules[name]
         raise_missing_extra(error, str(path), who)
         what = f"{path}:{failing_line(error, path)} raised {type(error).__name__}: {reason(error)}"
         raise LoadError(what, who=who, fix="correct the file") from error
-    return module
 
 
 def failing_line(error: Exception, path: Path) -> int:
