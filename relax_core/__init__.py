@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relax_core.batch import MAX_LOG_RATIO, CriticBatch, FinishReason, LossBatch, Rollout
+    from relax_core.batch import CriticBatch, FinishReason, LossBatch, Rollout
     from relax_core.context import Context
     from relax_core.hookspecs import hookimpl
-    from relax_core.numerics.kl import kl_estimate
+    from relax_core.numerics.kl import MAX_LOG_RATIO, kl_estimate
     from relax_core.results import (
         Advantage,
         LossTerm,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from relax_core.topology import Topology, Violation
 
 _HOMES = {
-    "batch": ("MAX_LOG_RATIO", "CriticBatch", "FinishReason", "LossBatch", "Rollout"),
+    "batch": ("CriticBatch", "FinishReason", "LossBatch", "Rollout"),
     "context": ("Context",),
     "hookspecs": ("hookimpl",),
-    "numerics.kl": ("kl_estimate",),
+    "numerics.kl": ("MAX_LOG_RATIO", "kl_estimate"),
     "results": (
         "Advantage", "LossTerm", "Mask", "Max", "Min", "PolicyLoss", "SequenceMean", "Sum", "TokenMean", "ValueLoss", "Weight",
     ),

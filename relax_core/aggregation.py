@@ -46,7 +46,7 @@ def _live_sequences(batch: LossBatch, length: int) -> Tensor:
 
 
 def _sequences_times_length(batch: LossBatch, length: int) -> Tensor:
-    return (_live_counts(batch) >= 0).sum() * (length * int(batch.owns_sequences))
+    return batch.sequence_ids.new_tensor(batch.size * length * int(batch.owns_sequences))
 
 
 AGGREGATIONS = {

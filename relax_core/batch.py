@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relax_core.errors import PluginError
 from relax_core.groups import Group, Solo, summed
+from relax_core.numerics.kl import MAX_LOG_RATIO
 from relax_core.numerics.segments import (
     discounted_sum,
     next_live_index,
@@ -23,9 +24,6 @@ from relax_core.numerics.segments import (
     segment_std,
     segment_sum,
 )
-
-MAX_LOG_RATIO = 20.0
-"""Log ratios are clamped to ± this before an exponential: e^20 is finite in every dtype, and no useful ratio is near it."""
 
 NEEDED_FOR = {
     "ref_log_probs": "declare requires_reference",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,12 +38,6 @@ def select_tokens(batch: B, keep: Tensor) -> B:
     """The tokens where `keep` [T] is true, of the same sequences: a context-parallel part."""
     tokens = {name: value[keep] for name, value in batch.tokens.items()}
     return replace(batch, sequence_ids=batch.sequence_ids[keep], tokens=tokens)
-
-
-def by_count(rollout: Rollout, sequences: int) -> Iterator[Rollout]:
-    """Consecutive cuts of at most `sequences` sequences."""
-    for index in torch.split(torch.arange(rollout.size, device=rollout.sequence_ids.device), sequences):
-        yield select_sequences(rollout, index)
 
 
 def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor) -> LossBatch:

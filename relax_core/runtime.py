@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from relax_core.aggregation import AGGREGATIONS, Aggregation
-from relax_core.batch import MAX_LOG_RATIO, CriticBatch, LossBatch, Rollout
+from relax_core.aggregation import AGGREGATIONS
+from relax_core.batch import CriticBatch, LossBatch, Rollout
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.context import Context
 from relax_core.errors import PluginError
 from relax_core.normalization import normalize
-from relax_core.numerics.kl import kl_estimate
+from relax_core.numerics.kl import MAX_LOG_RATIO, kl_estimate
 from relax_core.reductions import Metrics, ratio
 from relax_core.results import (
     Advantage,
@@ -134,10 +134,10 @@ class Runtime:
     def loss(self, batch: LossBatch, step: int = 0) -> LossOutput:
         """The loss of a micro-batch: weights, policy loss, loss terms, reduced to a sum and a count."""
         metrics = Metrics()
-        count = self.aggregation.count(batch, self.length)
+        factor, count = self.aggregation.factor(batch), self.aggregation.count(batch, self.length)
         total = _anchor(batch.log_probs)
         if self.policy_weight:
-            policy = self._policy(batch, step, metrics) * self.policy_weight
+            policy = self.policy_weight * _sum(self._policy(batch, step, metrics), factor, batch)
             metrics.put("train/pg_loss", ratio(policy, count))
             total = total + policy
         for plugin in self.binding.implementing("loss_term"):
@@ -147,7 +147,7 @@ class Runtime:
             term = self._checked(plugin, "loss_term", LossTerm, term)
             metrics.add("train", term.metrics, batch)
             per_token = self._expect(plugin, "LossTerm.per_token", term.per_token, batch.loss_mask)
-            total = total + term.coefficient * _sum(per_token, self.aggregation, batch)
+            total = total + term.coefficient * _sum(per_token, factor, batch)
         metrics.put("train/loss", ratio(total, count))
         _watch(batch, metrics)
         return LossOutput(total, count, metrics)
@@ -158,10 +158,8 @@ class Runtime:
         result = self._ask(self.binding.estimator, "value_loss", ValueLoss, batch=batch, step=step)
         metrics.add("train", result.metrics, batch)
         per_token = self._expect(self.binding.estimator, "ValueLoss.per_token", result.per_token, batch.loss_mask)
-        total, count = (
-            _anchor(batch.values) + _sum(per_token, aggregation, batch),
-            aggregation.count(batch, self.length),
-        )
+        total = _anchor(batch.values) + _sum(per_token, aggregation.factor(batch), batch)
+        count = aggregation.count(batch, self.length)
         metrics.put("train/value_loss", ratio(total, count))
         return LossOutput(total, count, metrics)
 
@@ -187,7 +185,7 @@ class Runtime:
         result = self.policy_loss(batch, step)
         metrics.add("train", result.metrics, batch)
         # Masked before the product: what is not finite where the loss is masked must not meet a gradient.
-        return _sum(torch.where(batch.loss_mask, result.per_token, 0.0) * weight, self.aggregation, batch)
+        return torch.where(batch.loss_mask, result.per_token, 0.0) * weight
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -234,9 +232,9 @@ class Runtime:
         return product
 
 
-def _sum(per_token: Tensor, aggregation: Aggregation, batch: LossBatch) -> Tensor:
+def _sum(per_token: Tensor, factor: Tensor, batch: LossBatch) -> Tensor:
     kept = torch.where(batch.loss_mask, per_token, 0.0)
-    return (kept * aggregation.factor(batch).to(kept.dtype)).sum()
+    return (kept * factor.to(kept.dtype)).sum()
 
 
 def _anchor(x: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from relax_core.engines.types import Tokens, Update
 from relax_core.errors import LoadError
 from relax_core.numerics.head import evaluating
 from relax_core.packing import select_sequences
-from relax_core.reductions import Metrics
-from relax_core.runtime import Runtime
+from relax_core.runtime import LossOutput, Runtime
 
 WEIGHTS = "critic"
 STATE = "critic.pt"
@@ -42,18 +41,15 @@ class TorchCritic:
             return restore([self._forward(tokens.select(cut)) for cut in index], index, tokens)
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
-        """Accumulate Σ grad over the micro-batches, divide once by Σ count, clip, and step."""
-        self.optimization.start()
-        metrics, count = Metrics(), torch.zeros((), device=self.device)
-        for cut in cuts(tokens, self.trainer):
+        """One optimizer update on a mini-batch, in micro-batches."""
+
+        def loss(cut: list[int]) -> LossOutput:
             part = select_sequences(rollout, torch.tensor(cut, device=self.device))
             values = {"values": self._forward(tokens.select(cut)), "old_values": part.values}
             batch = build(CriticBatch, part.sequence_ids, {**part.tokens, **values}, part.sequences)
-            output = runtime.value_loss(batch, step)
-            output.sum.backward()  # type: ignore[no-untyped-call]
-            count = count + output.count
-            metrics.update(output.metrics.partials.items())
-        return self.optimization.apply(metrics, float(count), step)
+            return runtime.value_loss(batch, step)
+
+        return self.optimization.update(map(loss, cuts(tokens, self.trainer)), step)
 
     def save(self, directory: Path) -> None:
         """A directory that `from_pretrained` loads; optimizer and schedule beside it."""

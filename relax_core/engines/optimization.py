@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from relax_core.config import TrainerSection
 from relax_core.engines.types import Update
 from relax_core.errors import RunError
 from relax_core.reductions import Metrics
+from relax_core.runtime import LossOutput
 
 
 class Optimization:
@@ -31,15 +34,25 @@ class Optimization:
             name, self.optimizer, num_warmup_steps=trainer.lr_warmup_steps, num_training_steps=updates
         )
 
-    def start(self) -> None:
-        """Forget the gradients of the last update."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def update(self, outputs: Iterable[LossOutput], step: int) -> Update:
+        """Accumulate Σ grad over the micro-batches' losses, divide once by Σ count, clip, and step.
 
-    def apply(self, metrics: Metrics, count: float, step: int) -> Update:
-        """Update by Σ grad / `count`. With nothing counted nothing changes, moments and schedule included."""
+        `outputs` is taken one at a time, so that one graph lives at once.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        metrics = Metrics()
+        count: Tensor | float = 0.0
+        for output in outputs:
+            output.sum.backward()  # type: ignore[no-untyped-call]
+            count = count + output.count
+            metrics.update(output.metrics.partials.items())
+        return self._apply(metrics, float(count), step)
+
+    def _apply(self, metrics: Metrics, count: float, step: int) -> Update:
+        """With nothing counted nothing changes, moments and schedule included."""
         lr = self.optimizer.param_groups[0]["lr"]
         if count == 0:
-            self.start()
+            self.optimizer.zero_grad(set_to_none=True)
             return Update(metrics, 0.0, lr, applied=False)
         parameters = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
         torch._foreach_div_([parameter.grad for parameter in parameters], count)

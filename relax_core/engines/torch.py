@@ -19,8 +19,7 @@ from relax_core.engines.types import Policy, Tokens, Update
 from relax_core.errors import LoadError
 from relax_core.numerics.head import check_head, evaluating, vocabulary_limit
 from relax_core.packing import loss_batch, select_sequences
-from relax_core.reductions import Metrics
-from relax_core.runtime import Runtime
+from relax_core.runtime import LossOutput, Runtime
 
 STATE = "trainer.pt"
 REFERENCE = "reference.safetensors"
@@ -83,16 +82,13 @@ class TorchEngine:
         return restore(list(ids), index, tokens), restore(list(log_probs), index, tokens)
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
-        """Accumulate Σ grad over the micro-batches, divide once by Σ count, clip, and step."""
-        self.optimization.start()
-        metrics, count = Metrics(), torch.zeros((), device=self.device)
-        for cut in cuts(tokens, self.settings.trainer):
+        """One optimizer update on a mini-batch, in micro-batches."""
+
+        def loss(cut: list[int]) -> LossOutput:
             part = select_sequences(rollout, torch.tensor(cut, device=self.device))
-            output = runtime.loss(loss_batch(part, None, **self._forward(tokens.select(cut), part)), step)
-            output.sum.backward()  # type: ignore[no-untyped-call]
-            count = count + output.count
-            metrics.update(output.metrics.partials.items())
-        return self.optimization.apply(metrics, float(count), step)
+            return runtime.loss(loss_batch(part, None, **self._forward(tokens.select(cut), part)), step)
+
+        return self.optimization.update(map(loss, cuts(tokens, self.settings.trainer)), step)
 
     def refresh_reference(self) -> None:
         """Copy the actor into the reference."""

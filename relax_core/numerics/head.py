@@ -42,8 +42,7 @@ def token_log_probs(
     None. Both are differentiable in `hidden`, `weight` and `bias`; forward and backward hold the logits of
     `chunk_tokens` tokens (default: as many as make `CHUNK_LOGITS`), which the backward computes a second time.
     """
-    if vocabulary is not None:
-        weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
+    weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
     size = chunk_tokens or max(1, CHUNK_LOGITS // weight.shape[0])
     # functional.linear_cross_entropy chunks too, but has no entropy and no transform between product and softmax.
     parts = [
@@ -70,8 +69,7 @@ def top_log_probs(
     vocabulary: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The `count` likeliest ids [T, count] and their log-probs [T, count], chunked as in `token_log_probs`; no gradient."""
-    if vocabulary is not None:
-        weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
+    weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
     size = chunk_tokens or max(1, CHUNK_LOGITS // weight.shape[0])
     tops = [
         (_logits(states, weight, bias, logit_transform) / temperature).log_softmax(-1).topk(count)

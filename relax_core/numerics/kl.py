@@ -8,6 +8,7 @@ from torch import Tensor
 
 KLType = Literal["k1", "k2", "k3"]
 MAX_LOG_RATIO = 20.0
+"""Log ratios are clamped to ± this before an exponential: e^20 is finite in every dtype, and no useful ratio is near it."""
 
 
 def kl_estimate(log_probs: Tensor, other_log_probs: Tensor, kind: KLType) -> Tensor:
