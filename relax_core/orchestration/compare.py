@@ -18,12 +18,7 @@ from relax_core.topology import Violation
 if TYPE_CHECKING:
     from relax_core.orchestration.local import StepReport
 
-ESTIMATOR, LOSS, SEED, DIRECTORY = (
-    "algorithm.advantage_estimator",
-    "algorithm.policy_loss",
-    "trainer.seed",
-    "output.dir",
-)
+ESTIMATOR, LOSS, DIRECTORY = "algorithm.advantage_estimator", "algorithm.policy_loss", "output.dir"
 TAKEN = {ESTIMATOR: "--algorithms", LOSS: "--algorithms", DIRECTORY: "--output"}
 SUMMARY, PICTURE = "compare.json", "compare.png"
 
@@ -100,9 +95,9 @@ def plan(
         violations += [(entry.name, found) for found in check(replace(each, ignored=common), binding)]
     first = resolved[0].config.trainer.seed
     jobs = [
-        _job(run_file, entry, first + i, overrides, plugins, output / entry.name / f"seed-{first + i}")
+        _job(entry, each, first + i, output / entry.name / f"seed-{first + i}")
         for i in range(seeds)
-        for entry in entries
+        for entry, each in zip(entries, resolved, strict=True)
     ]
     _refuse_what_is_there(jobs)
     return Plan(tuple(jobs), tuple(violations))
@@ -146,12 +141,13 @@ def _resolve(run_file: RunFile, entry: Entry, overrides: Mapping[str, Any], plug
         raise
 
 
-def _job(
-    run_file: RunFile, entry: Entry, seed: int, overrides: Mapping[str, Any], plugins: Sequence[Path], place: Path
-) -> Job:
-    """Resolved anew: a binding holds the plugins' state, which no two runs share."""
-    resolved = _resolve(run_file, entry, {**overrides, SEED: seed, DIRECTORY: str(place)}, plugins)
-    return Job(entry, seed, place, resolved, bind(resolved.registry, resolved.choice, resolved.config.algorithm))
+def _job(entry: Entry, resolved: ResolvedRun, seed: int, place: Path) -> Job:
+    """Bound anew: a binding holds the plugins' state, which no two runs share."""
+    config = resolved.config
+    trainer = config.trainer.model_copy(update={"seed": seed})
+    output = config.output.model_copy(update={"dir": str(place)})
+    mine = replace(resolved, config=config.model_copy(update={"trainer": trainer, "output": output}))
+    return Job(entry, seed, place, mine, bind(mine.registry, mine.choice, mine.config.algorithm))
 
 
 def _ignored_by_all(resolved: Sequence[ResolvedRun]) -> tuple[tuple[str, str], ...]:

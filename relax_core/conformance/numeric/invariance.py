@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from relax_core.conformance.check import Check, Problem, checks_in, on_hooks
 from relax_core.conformance.numeric.basics import METRICS, MICRO, ROLLOUT
 
 if TYPE_CHECKING:
+    from relax_core.batch import Batch
     from relax_core.conformance.call import Call
+    from relax_core.conformance.pieces import Seen
 
 ANY = (*MICRO, *ROLLOUT)
 
@@ -24,6 +26,16 @@ def without_context_parallel(call: Call) -> bool:
     return not call.declares("supports_context_parallel", True)
 
 
+def unchanged(call: Call, see: Callable[[Batch, int], Sequence[Seen]], cause: str) -> Iterator[Problem]:
+    """How the batch seen in pieces, and put together again, differs from the batch seen whole."""
+    from relax_core.conformance.differences import same
+    from relax_core.conformance.pieces import assembled
+
+    for seed in call.seeds:
+        batch = call.sample(seed)
+        yield from same(assembled(see(batch, seed), batch), call.evaluate(batch), cause)
+
+
 @on_hooks(
     "RLX811",
     "The result does not depend on how micro-batches are cut",
@@ -34,13 +46,11 @@ def without_context_parallel(call: Call) -> bool:
 )
 def micro_batches(call: Call) -> Iterator[Problem]:
     from relax_core.conformance import pieces
-    from relax_core.conformance.differences import same
 
-    for seed in call.seeds:
-        batch = call.sample(seed)
-        seen = pieces.alone(call, pieces.micro_batches(batch, seed))
-        cause = "cut into micro-batches, a token has another value or gradient"
-        yield from same(pieces.assembled(seen, batch), call.evaluate(batch), cause)
+    def see(batch: Batch, seed: int) -> Sequence[Seen]:
+        return pieces.alone(call, pieces.micro_batches(batch, seed))
+
+    yield from unchanged(call, see, "cut into micro-batches, a token has another value or gradient")
 
 
 @on_hooks(
@@ -53,13 +63,11 @@ def micro_batches(call: Call) -> Iterator[Problem]:
 )
 def context_parallel(call: Call) -> Iterator[Problem]:
     from relax_core.conformance import pieces
-    from relax_core.conformance.differences import same
 
-    for seed in call.seeds:
-        batch = call.sample(seed)
-        seen = pieces.together(call, pieces.parts(batch, seed))
-        cause = "on two context-parallel ranks, a token has another value or gradient"
-        yield from same(pieces.assembled(seen, batch), call.evaluate(batch), cause)
+    def see(batch: Batch, seed: int) -> Sequence[Seen]:
+        return pieces.together(call, pieces.parts(batch, seed))
+
+    yield from unchanged(call, see, "on two context-parallel ranks, a token has another value or gradient")
 
 
 @on_hooks(
@@ -70,13 +78,11 @@ def context_parallel(call: Call) -> Iterator[Problem]:
 )
 def data_parallel(call: Call) -> Iterator[Problem]:
     from relax_core.conformance import pieces
-    from relax_core.conformance.differences import same
 
-    for seed in call.seeds:
-        batch = call.sample(seed)
-        seen = pieces.together(call, pieces.shards(batch))
-        cause = "on three data-parallel ranks, one of them empty, the result is another"
-        yield from same(pieces.assembled(seen, batch), call.evaluate(batch), cause)
+    def see(batch: Batch, seed: int) -> Sequence[Seen]:
+        return pieces.together(call, pieces.shards(batch))
+
+    yield from unchanged(call, see, "on three data-parallel ranks, one of them empty, the result is another")
 
 
 @on_hooks(
@@ -89,14 +95,13 @@ def order(call: Call) -> Iterator[Problem]:
     import torch
 
     from relax_core.conformance import pieces
-    from relax_core.conformance.differences import same
     from relax_core.packing import select_sequences
 
-    for seed in call.seeds:
-        batch = call.sample(seed)
-        turned = select_sequences(batch, torch.randperm(batch.size, generator=torch.Generator().manual_seed(seed)))
-        found = pieces.assembled(pieces.alone(call, [turned]), batch)
-        yield from same(found, call.evaluate(batch), "with the sequences in another order, the result is another")
+    def see(batch: Batch, seed: int) -> Sequence[Seen]:
+        turned = torch.randperm(batch.size, generator=torch.Generator().manual_seed(seed))
+        return pieces.alone(call, [select_sequences(batch, turned)])
+
+    yield from unchanged(call, see, "with the sequences in another order, the result is another")
 
 
 @on_hooks(
