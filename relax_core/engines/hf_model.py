@@ -103,36 +103,31 @@ def response_log_probs(
     Prompt logits are never computed.
     """
     hidden, layout = states(model, tokens, share=reading.share)
-    weight, bias, transform = head_of(model)
-    ids = layout.ids[layout.rows, layout.columns]
-    log_probs, entropies = token_log_probs(
-        hidden,
-        weight,
-        bias,
-        ids if candidates is None else torch.cat([ids[:, None], candidates], dim=1),
-        temperature=reading.temperature,
-        entropy=entropy,
-        logit_transform=transform,
-        vocabulary=reading.vocabulary,
-    )
+    ids = layout.responses
     if candidates is None:
-        return log_probs, entropies, None
+        return (*token_log_probs(hidden, token_ids=ids, entropy=entropy, **_head(model, reading)), None)
+    asked = torch.cat([ids[:, None], candidates], dim=1)
+    log_probs, entropies = token_log_probs(hidden, token_ids=asked, entropy=entropy, **_head(model, reading))
     return log_probs[:, 0], entropies, log_probs[:, 1:]
 
 
-def likeliest(model: Any, tokens: Tokens, reading: Reading, count: int) -> tuple[Tensor, Tensor]:
-    """[T, count] the likeliest ids at each response token, and their log-probs; without a graph."""
-    hidden, _ = states(model, tokens, share=reading.share)
+def likeliest(model: Any, tokens: Tokens, reading: Reading, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """[T] log-probs of the response tokens; [T, count] the likeliest ids there, and their log-probs. Without a graph."""
+    hidden, layout = states(model, tokens, share=reading.share)
+    log_probs, _ = token_log_probs(hidden, token_ids=layout.responses, **_head(model, reading))
+    return (log_probs, *top_log_probs(hidden, count=count, **_head(model, reading)))
+
+
+def _head(model: Any, reading: Reading) -> dict[str, Any]:
+    """What turns the model's hidden states into log-probs."""
     weight, bias, transform = head_of(model)
-    return top_log_probs(
-        hidden,
-        weight,
-        bias,
-        count,
-        temperature=reading.temperature,
-        logit_transform=transform,
-        vocabulary=reading.vocabulary,
-    )
+    return {
+        "weight": weight,
+        "bias": bias,
+        "temperature": reading.temperature,
+        "logit_transform": transform,
+        "vocabulary": reading.vocabulary,
+    }
 
 
 def can_share_prompts(model: Any) -> bool:

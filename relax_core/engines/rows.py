@@ -33,6 +33,11 @@ class Layout:
         """Whether a row holds more than one response."""
         return bool((self.segments > 1).any())
 
+    @property
+    def responses(self) -> Tensor:
+        """[T] the response tokens, sequence after sequence."""
+        return self.ids[self.rows, self.columns]
+
     def to(self, device: torch.device) -> Layout:
         """On another device."""
         return Layout(*(getattr(self, name).to(device) for name in self.__slots__))

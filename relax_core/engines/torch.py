@@ -73,13 +73,13 @@ class TorchEngine:
             parts = [response_log_probs(model, tokens.select(cut), self._readings[policy])[0] for cut in index]
         return restore(parts, index, tokens)
 
-    def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor]:
-        """[T, count] ids that the teacher finds likeliest at each response token, and its log-probs of them."""
+    def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The teacher's log-probs [T] of the response tokens, the ids [T, count] it finds likeliest there, and theirs."""
         model, index = self.models["teacher"], cuts(tokens, self.settings.trainer)
         with torch.no_grad(), evaluating(model), self._autocast:
             found = [likeliest(model, tokens.select(cut), self._readings["teacher"], count) for cut in index]
-        ids, log_probs = zip(*found, strict=True)
-        return restore(list(ids), index, tokens), restore(list(log_probs), index, tokens)
+        log_probs, ids, theirs = (restore(list(parts), index, tokens) for parts in zip(*found, strict=True))
+        return log_probs, ids, theirs
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
         """One optimizer update on a mini-batch, in micro-batches."""

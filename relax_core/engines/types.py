@@ -68,8 +68,8 @@ class TrainingEngine(Protocol):
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens, in eval mode and without a graph."""
 
-    def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor]:
-        """[T, count] ids that the teacher finds likeliest at each response token, and its log-probs of them."""
+    def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The teacher's log-probs [T] of the response tokens, the ids [T, count] it finds likeliest there, and theirs."""
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
         """One optimizer update on a mini-batch."""

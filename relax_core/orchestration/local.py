@@ -114,10 +114,11 @@ class LocalRun:
             found["old_log_probs"] = rollout.rollout_log_probs if taken else engine.score(tokens, "actor")
         if "reference" in roles:
             found["ref_log_probs"] = engine.score(tokens, "reference")
-        if "teacher" in roles:
-            found["teacher_log_probs"] = engine.score(tokens, "teacher")
         if count := self.binding.most("candidates"):
-            found["candidate_ids"], found["teacher_candidate_log_probs"] = engine.candidates(tokens, count)
+            names = ("teacher_log_probs", "candidate_ids", "teacher_candidate_log_probs")
+            found |= zip(names, engine.candidates(tokens, count), strict=True)
+        elif "teacher" in roles:
+            found["teacher_log_probs"] = engine.score(tokens, "teacher")
         if self.parts.critic is not None:
             found["values"] = self.parts.critic.values(tokens)
         return rollout.with_values(**found)

@@ -187,13 +187,14 @@ def test_the_reference_follows_the_actor_only_when_it_is_told_to(make_engine):
 
 def test_the_teachers_candidates_are_the_likeliest_and_the_policys_log_probs_of_them_have_a_gradient(make_engine):
     engine = make_engine(frozen=["teacher"], temperature=0.7, micro_batch_size=3)
-    ids, log_probs = engine.candidates(TOKENS, 4)
+    sampled, ids, log_probs = engine.candidates(TOKENS, 4)
     expected = []
     for prompt, response in zip(TOKENS.prompts, TOKENS.responses, strict=True):
         logits = engine.models["teacher"](input_ids=torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
         expected.append((logits / 0.7).log_softmax(-1))
     top = torch.cat(expected).topk(4)
     assert torch.equal(ids, top.indices)
+    assert torch.equal(sampled, engine.score(TOKENS, "teacher"))
     torch.testing.assert_close(log_probs, top.values, atol=2e-6, rtol=1e-5)
 
     part = prepared(runtime(), one_by_one(engine.model)).with_values(candidate_ids=ids)
