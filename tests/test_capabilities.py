@@ -89,6 +89,10 @@ def test_a_plugin_without_demands_has_no_violations(violations):
             "error: model.teacher_path: 'demanding' needs a teacher. Fix: give model.teacher_path",
         ),
         (
+            "", "candidates=4", {}, "RLX205",
+            "error: model.teacher_path: 'demanding' needs a teacher. Fix: give model.teacher_path",
+        ),
+        (
             "min_group_size=4", "", {"rollout": {"n_samples_per_prompt": 2}}, "RLX206",
             "error: rollout.n_samples_per_prompt: 'demanding' needs groups of 4 or more. Fix: write 4 or more",
         ),

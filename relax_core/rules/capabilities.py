@@ -63,9 +63,10 @@ def reference_is_read(run: Run) -> Iterable[Finding]:
 
 @rule("RLX205", "What needs a teacher has one")
 def teacher_exists(run: Run) -> Iterable[Finding]:
-    for plugin, _, needed in _declared(run, "requires_teacher"):
-        if needed and "teacher" not in run.topology.roles:
-            yield "model.teacher_path", f"'{plugin.name}' needs a teacher", "give model.teacher_path"
+    asking = [each for name in ("requires_teacher", "candidates") for each in _declared(run, name)]
+    if "teacher" not in run.topology.roles:
+        for name in sorted({plugin.name for plugin, _, needed in asking if needed}):
+            yield "model.teacher_path", f"'{name}' needs a teacher", "give model.teacher_path"
 
 
 @rule("RLX218", "A teacher is read by something", "warning")
