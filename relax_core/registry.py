@@ -49,8 +49,14 @@ class Registry:
                 return plugin
         raise self._why_not(name, role, setting, claimants)
 
+    def _choosable(self, role: RoleName) -> list[str]:
+        """The names that may be given for a role: those that play it, and losses that bring their estimator with them."""
+        roles = [(plugin.name, spec_of(plugin)) for plugin in self.usable]
+        whole = {name for name, spec in roles if role == "estimator" and spec.loss and spec.loss.default_estimator}
+        return [name for name, spec in roles if role in spec.roles or name in whole]
+
     def _why_not(self, name: str, role: RoleName, setting: str, claimants: list[Plugin]) -> UsageError | LoadError:
-        known = [plugin.name for plugin in self.with_role(role)]
+        known = self._choosable(role)
         if not claimants:
             hint = nearest(name, known) or f"known: {', '.join(known)}"
             return UsageError(f"unknown {role} '{name}'", who=setting, fix=hint)

@@ -29,7 +29,7 @@ def check_name(name: str, plugins: Iterable[str] = ()) -> str:
         fix = f"write {name[len(PREFIX) + 1 :]}"
         raise _refusal(name, f"the package is called {PREFIX}-… by itself", fix)
     if keyword.iskeyword(plugin):
-        raise _refusal(name, "a word of Python's", f"write {name}-loss")
+        raise _refusal(name, "a word of Python's", f"write {_no_keyword(name)}")
     if plugin in AlgorithmSection.model_fields:
         raise _refusal(name, "a field of the run file's algorithm section", f"write my-{name}")
     if plugin in plugins:
@@ -59,7 +59,11 @@ def _repaired(name: str) -> str:
     """What the name was perhaps meant to be."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower())
     repaired = "-".join(words).lstrip("0123456789-")
-    return f"write {repaired or PLACEHOLDER}"
+    return f"write {_no_keyword(repaired) or PLACEHOLDER}"
+
+
+def _no_keyword(name: str) -> str:
+    return f"{name}-loss" if keyword.iskeyword(name.replace("-", "_")) else name
 
 
 def _installed(plugin: str) -> bool:

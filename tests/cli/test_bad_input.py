@@ -35,6 +35,12 @@ def test_unknown_estimator(relax, run_file):
     assert only_line(result.err) == expected
 
 
+def test_an_estimator_that_a_loss_brings_with_it_is_suggested_too(relax, run_file):
+    result = relax("train", run_file(), "--advantage-estimator", "gspoo")
+    expected = "error: algorithm.advantage_estimator: unknown estimator 'gspoo'. Fix: did you mean 'gspo'?"
+    assert only_line(result.err) == expected
+
+
 def test_unknown_key(relax, run_file):
     path = run_file(RUN + "algorithm:\n  clip_ratio_lo: 0.1\n")
     result = relax("check", path)

@@ -20,6 +20,7 @@ SHAPE = "not words of a-z and 0-9 joined by '-' or '_'"
     [
         ("LengthPenalty", SHAPE, "length-penalty"),
         ("2fast", SHAPE, "fast"),
+        ("Class", SHAPE, "class-loss"),
         ("my algorithm", SHAPE, "my-algorithm"),
         ("my--algorithm", SHAPE, "my-algorithm"),
         ("my-algorithm-", SHAPE, "my-algorithm"),
