@@ -117,10 +117,14 @@ class Batch:
         return self.sequences["rewards"].shape[0]
 
     def with_values(self, **values: Tensor) -> Self:
-        """A copy with these values: per sequence where the name is known as such, per token otherwise."""
+        """A copy with these values: per sequence where the name is known as such, per token otherwise.
+
+        NaN and inf at masked positions are replaced, as in `build`.
+        """
         names = {name for name, kind in vars(Batch).items() if isinstance(kind, SequenceValue)} | set(self.sequences)
         sequences = {name: value for name, value in values.items() if name in names}
-        tokens = {name: value for name, value in values.items() if name not in names}
+        raw = values.get("raw_mask", self.raw_mask)
+        tokens = {name: _finite(value, raw) for name, value in values.items() if name not in names}
         return replace(self, tokens={**self.tokens, **tokens}, sequences={**self.sequences, **sequences})
 
     def to_tokens(self, x: Tensor) -> Tensor:
@@ -297,4 +301,13 @@ def build(
 
 
 def _clean(value: Tensor, live: Tensor) -> Tensor:
-    return value if value.dtype == torch.bool else _where(live.reshape(-1, *[1] * (value.dim() - 1)), value)
+    return value if value.dtype == torch.bool else _where(_beside(live, value), value)
+
+
+def _finite(value: Tensor, live: Tensor) -> Tensor:
+    return _where(_beside(live, value) | value.isfinite(), value) if value.is_floating_point() else value
+
+
+def _beside(live: Tensor, value: Tensor) -> Tensor:
+    """[T] -> [T, 1, …]: with as many dimensions as the value."""
+    return live.reshape(-1, *[1] * (value.dim() - 1))

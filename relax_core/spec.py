@@ -90,6 +90,9 @@ class Estimator(Role):
     """The role of `compute_advantage`. `default=True`: the one that a run file gets which names none.
 
     `default_loss` names the policy loss of a run that names none, for an estimator that brings no loss of its own.
+    `per_token`: the tokens of a sequence may have advantages of their own. `reward_shift_invariant` and
+    `reward_scale_invariant`: adding to all rewards, or multiplying them by, a positive constant changes no advantage;
+    where the first says nothing, it holds for an estimator that needs groups. `relax plugins validate` proves all three.
     """
 
     requires_critic: Declared[bool] = False
@@ -97,6 +100,9 @@ class Estimator(Role):
     requires_equal_groups: Declared[bool] = False
     normalization: Declared[NormalizationName] = "unbiased"
     normalization_use: Declared[Literal["required", "allowed", "forbidden"]] = "allowed"
+    per_token: Declared[bool] = False
+    reward_shift_invariant: Declared[bool | None] = None
+    reward_scale_invariant: Declared[bool] = False
     default: bool = False
     default_loss: str = ""
 

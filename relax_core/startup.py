@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from relax_core.binding import Binding
+from relax_core.binding import Binding, BoundPlugin
+from relax_core.config import RunConfig
+from relax_core.errors import PluginError, describe
 from relax_core.rules import Run, capabilities, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
@@ -12,24 +15,39 @@ from relax_core.topology import Topology, Violation
 RULES = (*run.RULES, *capabilities.RULES)
 
 
-def topology_of(resolved: ResolvedRun, binding: Binding) -> Topology:
+def topology_of(config: RunConfig, binding: Binding) -> Topology:
     """The run as it will be: which roles there are."""
     roles = {"actor", "rollout"}
     if binding.needs("requires_reference"):
         roles.add("reference")
     if binding.needs("requires_critic"):
         roles.add("critic")
-    if resolved.config.model.teacher_path is not None:
+    if config.model.teacher_path is not None:
         roles.add("teacher")
-    return Topology(resolved.config, frozenset(roles))
+    return Topology(config, frozenset(roles))
 
 
 def check(resolved: ResolvedRun, binding: Binding) -> list[Violation]:
     """Every violation of the core's rules and of the active plugins', by code."""
-    topology = topology_of(resolved, binding)
-    subject = Run(topology, binding, resolved.ignored)
+    return violations(topology_of(resolved.config, binding), binding, resolved.ignored)
+
+
+def violations(topology: Topology, binding: Binding, ignored: tuple[tuple[str, str], ...] = ()) -> list[Violation]:
+    """As `check`, of a run that no file describes; `ignored` are options that no chosen plugin reads, with their owners."""
+    subject = Run(topology, binding, ignored)
     found = [violation for each in RULES for violation in each.violations(subject)]
+    found += [replace(each, plugin=plugin.name) for plugin, each in _of_plugins(topology, binding)]
+    return sorted(found, key=lambda violation: (violation.severity, violation.code, violation.setting))
+
+
+def _of_plugins(topology: Topology, binding: Binding) -> Iterator[tuple[BoundPlugin, Violation]]:
     for plugin in binding.implementing("validate_topology"):
         given = plugin.call("validate_topology", topology=topology, roles=frozenset(plugin.configs)) or ()
-        found += [replace(violation, plugin=plugin.name) for violation in given]
-    return sorted(found, key=lambda violation: (violation.severity, violation.code, violation.setting))
+        try:
+            found = list(given) if isinstance(given, Iterable) else [given]
+        except Exception as error:
+            raise PluginError(f"validate_topology raised {describe(error)}", who=f"plugin '{plugin.name}'") from error
+        if wrong := [each for each in found if not isinstance(each, Violation)]:
+            problem = f"validate_topology gave {wrong[0]!r}"
+            raise PluginError(problem, who=f"plugin '{plugin.name}'", fix="give nothing but Violation(…)")
+        yield from ((plugin, each) for each in found)

@@ -51,8 +51,12 @@ class Config(GroupAdvantage, ClippedRatio):
     pass
 
 
+def compares(config: GroupAdvantage) -> bool:
+    return config.normalize_rewards and config.advantage_norm_mode != "none"
+
+
 def against_group(config: GroupAdvantage) -> bool:
-    return config.normalize_rewards and config.advantage_norm_mode.startswith("group")
+    return compares(config) and config.advantage_norm_mode.startswith("group")
 
 
 @hookimpl
@@ -66,6 +70,8 @@ def algorithm() -> AlgorithmSpec:
             config=GroupAdvantage,
             formula="(R − μ_group) / (σ_group + 1e-6); or group_mean, batch_zscore, batch_mean, none",
             requires_equal_groups=against_group,
+            reward_shift_invariant=compares,
+            reward_scale_invariant=lambda config: compares(config) and config.advantage_norm_mode.endswith("zscore"),
             default=True,
         ),
         loss=Loss(

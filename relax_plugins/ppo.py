@@ -46,6 +46,7 @@ def algorithm() -> AlgorithmSpec:
             formula="GAE(γ, λ) from a critic",
             requires_critic=True,
             supports_async=False,
+            per_token=True,
             kl_modes=frozenset(),
             default_loss="grpo",
         ),

@@ -39,6 +39,7 @@ def algorithm() -> AlgorithmSpec:
             requires_reference=lambda config: config.kl_coef != 0,
             normalization="population",
             normalization_use="required",
+            per_token=lambda config: config.gamma != 1 or config.kl_coef != 0,
             kl_modes=frozenset(),
             default_loss="grpo",
         ),

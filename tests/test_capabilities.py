@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from relax_core.binding import bind
+from relax_core.errors import PluginError
 from relax_core.registry import Registry
 from relax_core.runfile import RunFile, resolve
 from relax_core.startup import check
@@ -40,11 +41,11 @@ def violations(tmp_path):
     """The violations of a run of a plugin with these capabilities, as text by code."""
 
     def find(
-        estimator: str = "", loss: str = "supports_context_parallel=True", fields: str = "", **sections
+        estimator: str = "", loss: str = "supports_context_parallel=True", fields: str = "", rule: str = "", **sections
     ) -> dict[str, str]:
         source = PLUGIN.replace("ESTIMATOR", estimator).replace("LOSS", loss).replace("FIELDS", fields)
         path = tmp_path / "demanding.py"
-        path.write_text(source)
+        path.write_text(source + rule)
         values = {"model": {"path": "m"}, "data": {"path": "d.jsonl"}, "rollout": {}, "trainer": {}, "topology": {}}
         values |= {"algorithm": {"advantage_estimator": "demanding", **sections.pop("algorithm", {})}, **sections}
         values["model"].setdefault("path", "m")
@@ -183,6 +184,20 @@ def test_the_roles_of_two_plugins_carry_their_own_rules_alone(tmp_path):
     }
     resolved = resolve(RunFile(Path("run.yaml"), values, {}), {}, [path])
     assert check(resolved, bind(resolved.registry, resolved.choice, resolved.config.algorithm)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("yield 1 / 0", f"raised ZeroDivisionError: division by zero (demanding.py:{PLUGIN.count(chr(10)) + 3})"),
+        ("return 3", "gave 3. Fix: give nothing but Violation(…)"),
+        ('return ["no"]', "gave 'no'. Fix: give nothing but Violation(…)"),
+    ],
+)
+def test_a_rule_of_a_plugin_that_does_not_work_is_named(violations, body, message):
+    with pytest.raises(PluginError) as caught:
+        violations(rule=f"@hookimpl\ndef validate_topology(topology):\n    {body}\n")
+    assert str(caught.value) == f"plugin 'demanding': validate_topology {message}"
 
 
 def test_every_rule_has_its_own_code():

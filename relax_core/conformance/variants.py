@@ -16,7 +16,7 @@ from relax_core.discovery import Plugin
 from relax_core.errors import RelaxError
 from relax_core.registry import Registry, spec_of
 from relax_core.spec import AlgorithmConfig, AlgorithmSpec, RoleName, capability
-from relax_core.topology import Topology
+from relax_core.startup import topology_of
 
 Fields = dict[tuple[str, ...], Any]
 """Values of the `algorithm` section, by their path in it."""
@@ -169,18 +169,11 @@ def refusals(variant: Variant) -> list[Any]:
         return []
     try:
         given = variant.bound.call(
-            "validate_topology", topology=topology_of(variant.run, variant), roles=roles(variant)
+            "validate_topology", topology=topology_of(variant.run, variant.binding), roles=roles(variant)
         )
         return [each for each in given or () if each.severity == "error"]
     except Exception:
         return []
-
-
-def topology_of(run: RunConfig, variant: Variant) -> Topology:
-    """The run with the roles that the plugin asks for."""
-    asked = {"critic": "requires_critic", "reference": "requires_reference", "teacher": "requires_teacher"}
-    found = {role for role, name in asked.items() if needs(variant, name)}
-    return Topology(run, frozenset(found | {"actor", "rollout"}))
 
 
 def roles(variant: Variant) -> frozenset[RoleName]:

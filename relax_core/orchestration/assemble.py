@@ -44,7 +44,7 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     without_progress_bars()
     if resolved.config.trainer.num_threads is not None:
         torch.set_num_threads(resolved.config.trainer.num_threads)
-    config, topology = resolved.config, topology_of(resolved, binding)
+    config, topology = resolved.config, topology_of(resolved.config, binding)
     reward = RewardFunction(config.data.reward, config.data.reward_args, config.data.on_reward_error, resolved.base)
     examples = load_examples(config.data, resolved.base)
     path = _model_path(resolved, config.model.path, "model.path")

@@ -55,6 +55,7 @@ ADVANTAGE = "return Advantage(rollout.to_tokens({}))"
 CENTRED = "centred = rollout.rewards - rollout.group_mean(rollout.rewards)\n"
 SIZE = "size = rollout.group_sum(torch.ones_like(rollout.rewards))\n"
 GROUPED = "min_group_size=2"
+SCALED = ", reward_scale_invariant=True"
 SEQUENCE = """
 log_ratio = batch.to_tokens(batch.sequence_mean(batch.log_ratio().detach()))
 ratio = (log_ratio + batch.log_probs - batch.log_probs.detach()).exp()
@@ -69,8 +70,10 @@ NUMERIC = {
     "RLX812": loss(
         CLIPPED + MEAN.format("batch.live") + "return PolicyLoss(per_token + 0.01 * batch.to_tokens(counts))"
     ),
-    "RLX813": estimator(ADVANTAGE.format("rollout.rewards - rollout.rewards.mean()")),
-    "RLX814": estimator(FIRST + ADVANTAGE.format("rollout.rewards - rollout.rewards[first]")),
+    "RLX813": estimator(ADVANTAGE.format("rollout.rewards - rollout.rewards.mean()"), "reward_shift_invariant=True"),
+    "RLX814": estimator(
+        FIRST + ADVANTAGE.format("rollout.rewards - rollout.rewards[first]"), "reward_shift_invariant=True"
+    ),
     "RLX815": estimator(
         MEAN.format("torch.ones_like(batch.live)").replace("batch", "rollout")
         + ADVANTAGE.format("rollout.rewards / counts.clamp(min=1)")
@@ -89,7 +92,8 @@ NUMERIC = {
         """,
     ),
     "RLX823": estimator(
-        "advantages = rollout.to_tokens(rollout.rewards)\nreturn Advantage(advantages - rollout.all_live(advantages).max())"
+        "advantages = rollout.to_tokens(rollout.rewards)\nreturn Advantage(advantages - rollout.all_live(advantages).max())",
+        "reward_shift_invariant=True",
     ),
     "RLX824": loss(
         "ratio = torch.where(batch.live, batch.log_probs - batch.old_log_probs, 0.0).exp()\n"
@@ -125,15 +129,23 @@ NUMERIC = {
     "RLX872": component("post_loss_weight", "return Weight(-torch.ones_like(batch.log_probs))"),
     "RLX873": component("pre_loss_mask", "return Mask(rollout.raw_mask.double())", arguments="rollout"),
     "RLX874": estimator("advantages = rollout.to_tokens(rollout.rewards)\nreturn Advantage(advantages, advantages)"),
-    "RLX881": estimator(CENTRED + ADVANTAGE.format("centred / (rollout.batch_std(rollout.rewards) + 1e-6)"), GROUPED),
+    "RLX881": estimator(
+        CENTRED + ADVANTAGE.format("centred / (rollout.batch_std(rollout.rewards) + 1e-6)"), GROUPED + SCALED
+    ),
     "RLX882": estimator(
         SIZE + ADVANTAGE.format("rollout.rewards - rollout.group_sum(rollout.rewards) / size"), GROUPED
     ),
     "RLX883": estimator(CENTRED + SIZE + ADVANTAGE.format("torch.where(size == 1, rollout.rewards, centred)"), GROUPED),
     "RLX884": estimator(CENTRED + ADVANTAGE.format("centred * rollout.rewards"), GROUPED),
+    "RLX885": estimator(CENTRED + ADVANTAGE.format("centred"), GROUPED + SCALED),
+    "RLX886": estimator("return Advantage(rollout.discounted_sum(rollout.at_last(rollout.rewards), 0.9))"),
+    "RLX887": estimator(declared="per_token=True"),
     "RLX891": rule('raise ValueError("three")'),
     "RLX892": rule('return [Violation("three", "rollout.n_samples_per_prompt", "is three", "write 4")]'),
     "RLX893": rule("pass")
     .replace("== 3", "== 4")
     .replace("pass", 'return [Violation("FOUR01", "rollout.n_samples_per_prompt", "is four", "write 3")]'),
+    "RLX894": estimator(
+        SIZE + "if (size == 2).any():\n    raise ValueError('two')\n" + ADVANTAGE.format("rollout.rewards")
+    ),
 }

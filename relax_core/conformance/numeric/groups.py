@@ -78,21 +78,4 @@ def group_of_one(call: Call) -> Iterator[Problem]:
     yield from not_zero("advantages", advantages, "in a group of one an advantage is not 0")
 
 
-@on_hooks(
-    "RLX884",
-    "A constant that is added to all rewards changes no advantage",
-    "compare rewards with their group's, as group_mean() does",
-    ESTIMATOR,
-    exempt=groupless,
-)
-def shift(call: Call) -> Iterator[Problem]:
-    from relax_core.conformance.differences import same_values
-
-    for seed in call.seeds:
-        batch = call.sample(seed)
-        found = call.evaluate(batch.with_values(rewards=batch.rewards + 5)).values
-        cause = "with 5 added to every reward, an advantage changes"
-        yield from same_values(found, call.evaluate(batch).values, cause, 1e-7)
-
-
 CHECKS: tuple[Check, ...] = checks_in(globals())

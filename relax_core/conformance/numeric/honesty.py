@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from relax_core.conformance.check import Check, Problem, attempt, checks_in, numeric, on_hooks
+from relax_core.conformance.check import Check, Problem, attempt, checks_in, numeric, on_hooks, passes
 from relax_core.conformance.numeric import invariance, objective
 from relax_core.conformance.numeric.basics import METRICS, MICRO, implements
 
@@ -68,12 +68,6 @@ def _claims(subject: Subject, of: Check, hooks: tuple[str, ...]) -> list[Call]:
     return [call for hook in hooks for call in subject.calls(hook) if exempt(call)]
 
 
-def _passes(call: Call, *checks: Check) -> bool:
-    """Whether it passes all the same, on plain samples and on those that bring out what is rare."""
-    asked = [(check.inspect, each) for check in checks if check.inspect for each in (call, call.harder)]
-    return not any(True for inspect, each in asked for _ in attempt(inspect, each))
-
-
 def _of_context_parallel(subject: Subject) -> bool:
     return bool(_claims(subject, invariance.context_parallel, MICRO))
 
@@ -87,7 +81,7 @@ def _of_context_parallel(subject: Subject) -> bool:
 )
 def needless_refusal(subject: Subject) -> Iterator[Problem]:
     calls = _claims(subject, invariance.context_parallel, MICRO)
-    if all(_passes(call, invariance.context_parallel) for call in calls):
+    if all(passes(call, invariance.context_parallel) for call in calls):
         yield Problem("runs with context parallelism are refused, and it is right in them", "False", "True")
 
 
@@ -100,7 +94,7 @@ def _of_micro_batches(subject: Subject) -> bool:
 )
 def needless_microbatch(subject: Subject) -> Iterator[Problem]:
     calls = _claims(subject, invariance.micro_batches, ("policy_loss",))
-    if all(_passes(call, invariance.micro_batches) for call in calls):
+    if all(passes(call, invariance.micro_batches) for call in calls):
         yield Problem("it does not depend on the micro-batch", 'scope="microbatch"', 'scope="token" or "sequence"')
 
 
@@ -111,7 +105,7 @@ def _of_surrogate(subject: Subject) -> bool:
 @numeric("RLX855", "surrogate_gradient is needed", "take surrogate_gradient out", "warning", applies=_of_surrogate)
 def needless_surrogate(subject: Subject) -> Iterator[Problem]:
     calls = _claims(subject, objective.finite_differences, ("policy_loss",))
-    if all(_passes(call, objective.finite_differences) for call in calls):
+    if all(passes(call, objective.finite_differences) for call in calls):
         yield Problem("its gradient is that of its value", "surrogate_gradient='…'", "surrogate_gradient=''")
 
 
@@ -122,7 +116,7 @@ def _of_objective(subject: Subject) -> bool:
 @numeric("RLX856", "policy_gradient=False is needed", "take policy_gradient out", "warning", applies=_of_objective)
 def needless_objective(subject: Subject) -> Iterator[Problem]:
     checks = (objective.on_policy, objective.zero_advantage, objective.proportional)
-    if all(_passes(call, *checks) for call in _claims(subject, objective.on_policy, ("policy_loss",))):
+    if all(passes(call, *checks) for call in _claims(subject, objective.on_policy, ("policy_loss",))):
         yield Problem("it is a policy gradient", "policy_gradient=False", "policy_gradient=True")
 
 

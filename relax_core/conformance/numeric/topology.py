@@ -8,15 +8,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from relax_core.config import RolloutSection, RunConfig, TopologySection, TrainerSection
-from relax_core.conformance.check import Check, Problem, checks_in, numeric
-from relax_core.conformance.variants import Variant, a_run, refusals, roles, topology_of
+from relax_core.conformance.check import Check, Problem, checks_in, numeric, on_hooks
+from relax_core.conformance.numeric.basics import ROLLOUT
+from relax_core.conformance.variants import Variant, a_run, refusals, roles
+from relax_core.errors import RelaxError
+from relax_core.startup import topology_of, violations
 from relax_core.topology import Violation
 
 if TYPE_CHECKING:
+    from relax_core.conformance.call import Call
     from relax_core.conformance.subject import Subject
 
 CODE = re.compile(r"[A-Z]+[0-9]+")
 RUNS = 40
+SIZES = (1, 2, 3, 8)
+GROUP_SIZE = "rollout.n_samples_per_prompt"
 
 
 def has_rule(subject: Subject) -> bool:
@@ -28,7 +34,7 @@ def random_runs(seed: int, algorithm: Any) -> Iterator[RunConfig]:
     """Runs of every kind that the configuration can say."""
     draw = random.Random(seed)
     for _ in range(RUNS):
-        size = draw.choice([1, 2, 3, 8])
+        size = draw.choice(SIZES)
         yield a_run(
             algorithm=algorithm,
             rollout=RolloutSection(
@@ -48,7 +54,7 @@ def random_runs(seed: int, algorithm: Any) -> Iterator[RunConfig]:
 def judged(subject: Subject, variant: Variant) -> Iterator[Any]:
     """What the rule gives on random runs."""
     for run in random_runs(subject.seed, variant.run.algorithm):
-        topology = topology_of(run, variant)
+        topology = topology_of(run, variant.binding)
         yield from variant.bound.call("validate_topology", topology=topology, roles=roles(variant)) or ()
 
 
@@ -110,6 +116,39 @@ def unhelpful(violation: Any, variant: Variant) -> Problem | None:
 def accepts(subject: Subject) -> Iterator[Problem]:
     for violation in refusals(subject.variants[0]):
         yield Problem("the rule refuses the plugin's own defaults", getattr(violation, "message", ""), "no error")
+
+
+@on_hooks(
+    "RLX894",
+    "A group size that passes start-up works",
+    "declare min_group_size, or refuse the size in validate_topology",
+    (*ROLLOUT, "rollout_metrics"),
+)
+def group_sizes(call: Call) -> Iterator[Problem]:
+    from relax_core.conformance.differences import is_finite, not_finite
+
+    for size in SIZES if is_finite(call) else ():
+        if refused(call.variant, size):
+            continue
+        cause = f"n_samples_per_prompt: {size} passes start-up"
+        try:
+            values = call.evaluate(call.sample(group_size=size)).values
+        except Exception as error:
+            yield Problem(f"{cause}, and it raises an exception", call.subject.described(error), "a result")
+            return
+        for name, value in values.items():
+            yield from not_finite(name, value, f"{cause}, and a value is not finite")
+
+
+def refused(variant: Variant, size: int) -> bool:
+    """Whether the core's rules or the plugin's refuse groups of this size, or have no answer (RLX891)."""
+    rollout = variant.run.rollout.model_copy(update={"n_samples_per_prompt": size})
+    topology = topology_of(variant.run.model_copy(update={"rollout": rollout}), variant.binding)
+    try:
+        found = violations(topology, variant.binding)
+    except RelaxError:
+        return True
+    return any(each.setting == GROUP_SIZE and each.severity == "error" for each in found)
 
 
 CHECKS: tuple[Check, ...] = checks_in(globals())

@@ -43,7 +43,12 @@ def algorithm() -> AlgorithmSpec:
         "Demonstrations beside samples, shaped towards their rare tokens",
         paper="arXiv:2504.14945",
         config=Config,
-        estimator=Estimator(formula="(R − μ_group) / (σ_group + 1e-6)", min_group_size=2, requires_equal_groups=True),
+        estimator=Estimator(
+            formula="(R − μ_group) / (σ_group + 1e-6)",
+            min_group_size=2,
+            requires_equal_groups=True,
+            reward_scale_invariant=True,
+        ),
         loss=Loss(
             formula="samples −min(r·A, clip(r)·A); demonstrations −π/(π + γ)·A",
             supports_context_parallel=True,

@@ -27,7 +27,9 @@ def algorithm() -> AlgorithmSpec:
         "Each turn earns what comes after it",
         paper="arXiv:2505.11821",
         config=Config,
-        estimator=Estimator(formula="Σ over later turns of γ^turns · reward", normalization="population"),
+        estimator=Estimator(
+            formula="Σ over later turns of γ^turns · reward", normalization="population", per_token=True
+        ),
         fields=(TokenField("turn_reward", "the turn's reward on its last token, 0 elsewhere"),),
     )
 

@@ -39,7 +39,12 @@ def algorithm() -> AlgorithmSpec:
         "The geometric mean of a sequence's clipped ratios",
         paper="arXiv:2507.20673",
         config=Config,
-        estimator=Estimator(formula="(R − μ_group) / (σ_group + 1e-6)", min_group_size=2, requires_equal_groups=True),
+        estimator=Estimator(
+            formula="(R − μ_group) / (σ_group + 1e-6)",
+            min_group_size=2,
+            requires_equal_groups=True,
+            reward_scale_invariant=True,
+        ),
         loss=Loss(
             formula="−A·(Π clip(r_t))^(1/length)",
             scope="sequence",
