@@ -64,7 +64,7 @@ return Advantage(advantages)
 @pytest.mark.parametrize(
     "source",
     [
-        estimator(GUARDED),
+        estimator(GUARDED, "per_token=True"),
         loss(
             "ratio, kept = batch.ratio(), batch.to_tokens(batch.read('demonstration'))\n"
             "return PolicyLoss(torch.where(kept, -ratio, -ratio) * batch.advantages)",
