@@ -24,15 +24,7 @@ from relax_core.numerics.segments import (
     segment_std,
     segment_sum,
 )
-
-NEEDED_FOR = {
-    "ref_log_probs": "declare requires_reference",
-    "teacher_log_probs": "declare requires_teacher",
-    "rollout_log_probs": "declare requires_rollout_log_probs",
-    "values": "declare requires_critic",
-    "candidate_log_probs": "declare candidates=K",
-    "teacher_candidate_log_probs": "declare candidates=K and requires_teacher",
-}
+from relax_core.spec import how_to_get
 
 
 class FinishReason(IntEnum):
@@ -94,8 +86,7 @@ class Batch:
             return self.tokens[name]
         if name in self.sequences:
             return self.sequences[name]
-        fix = NEEDED_FOR.get(name, f"declare TokenField('{name}') or SequenceField('{name}') in the spec")
-        raise PluginError(f"this batch has no '{name}'", who=type(self).__name__, fix=fix)
+        raise PluginError(f"this batch has no '{name}'", who=type(self).__name__, fix=how_to_get(name))
 
     def has(self, name: str) -> bool:
         """Whether the run has a value of that name."""

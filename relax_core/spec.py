@@ -18,6 +18,30 @@ Declared: TypeAlias = T | Callable[[Any], T]
 
 NormalizationName = Literal["none", "unbiased", "population"]
 RoleName = Literal["estimator", "loss", "component"]
+BATCH_FIELDS: Mapping[str, str] = {
+    "raw_mask": "",
+    "loss_mask": "",
+    "log_probs": "",
+    "old_log_probs": "",
+    "advantages": "",
+    "returns": "",
+    "old_values": "",
+    "staleness": "",
+    "rewards": "",
+    "unshaped_rewards": "",
+    "group_ids": "",
+    "lengths": "",
+    "finish_reasons": "",
+    "entropy": "requires_entropy",
+    "values": "requires_critic",
+    "ref_log_probs": "requires_reference",
+    "rollout_log_probs": "requires_rollout_log_probs",
+    "teacher_log_probs": "requires_teacher",
+    "candidate_ids": "candidates",
+    "candidate_log_probs": "candidates",
+    "teacher_candidate_log_probs": "candidates",
+}
+"""What a batch holds by itself, with the capability that asks for it where not every run has it."""
 KL_LOSSES = frozenset({"loss:k1", "loss:k2", "loss:k3"})
 
 
@@ -53,6 +77,13 @@ class SequenceField:
 
     name: str
     summary: str = ""
+
+
+def how_to_get(field: str) -> str:
+    """What a plugin declares to find this field in its batches."""
+    if capability := BATCH_FIELDS.get(field, ""):
+        return f"declare {'candidates=K' if capability == 'candidates' else capability}"
+    return f"declare TokenField('{field}') or SequenceField('{field}') in the spec"
 
 
 @dataclass(frozen=True, slots=True)

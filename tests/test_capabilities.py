@@ -200,6 +200,37 @@ def test_a_rule_of_a_plugin_that_does_not_work_is_named(violations, body, messag
     assert str(caught.value) == f"plugin 'demanding': validate_topology {message}"
 
 
+def test_a_field_of_a_plugin_may_not_shadow_one_of_the_batch(violations):
+    assert violations(fields="SequenceField('rewards'),")["RLX219"] == (
+        "error: algorithm: 'demanding' declares 'rewards', which a batch has by itself. Fix: give the field another name"
+    )
+
+
+def test_two_plugins_may_not_mean_different_things_by_one_field(violations, plugin_file):
+    other = plugin_file(
+        """
+        from relax_core import *
+
+        @hookimpl
+        def algorithm():
+            return AlgorithmSpec("other", "Another", config=ComponentConfig, component=Component(),
+                                 fields=(SequenceField("turn_reward"),))
+
+        @hookimpl
+        def keep_group(rollout):
+            return rollout.rewards > 0
+        """,
+        "other.py",
+    )
+    found = violations(
+        fields="TokenField('turn_reward'),", algorithm={"plugins": [str(other)], "other": {"enable": True}}
+    )
+    assert found["RLX219"] == (
+        "error: algorithm: 'turn_reward' is a TokenField of 'demanding' and a SequenceField of 'other'. "
+        "Fix: choose one of the two, or rename a field"
+    )
+
+
 def test_every_rule_has_its_own_code():
     from relax_core.startup import RULES
 

@@ -10,22 +10,11 @@ from torch import Tensor
 from relax_core.batch import Batch
 from relax_core.conformance.call import Call
 from relax_core.conformance.variants import Variant, needs
+from relax_core.spec import BATCH_FIELDS
 
-CONDITIONAL = {
-    "ref_log_probs": "requires_reference",
-    "teacher_log_probs": "requires_teacher",
-    "rollout_log_probs": "requires_rollout_log_probs",
-    "values": "requires_critic",
-    "entropy": "requires_entropy",
-    "candidate_ids": "candidates",
-    "candidate_log_probs": "candidates",
-    "teacher_candidate_log_probs": "candidates",
-}
+CONDITIONAL = {name: capability for name, capability in BATCH_FIELDS.items() if capability}
 """Fields that a run has only where something declares that it needs them."""
-ALWAYS = frozenset({
-    "raw_mask", "loss_mask", "old_log_probs", "log_probs", "advantages", "staleness", "returns", "old_values",
-    "rewards", "unshaped_rewards", "group_ids", "lengths", "finish_reasons",
-})  # fmt: skip
+ALWAYS = frozenset(BATCH_FIELDS) - set(CONDITIONAL)
 
 
 def declared(variant: Variant) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from relax_core.binding import BoundPlugin
 from relax_core.rules import Finding, Run, rule, rules_in
-from relax_core.spec import RoleName, capability
+from relax_core.spec import BATCH_FIELDS, RoleName, capability
 
 
 def _declared(run: Run, name: str) -> Iterator[tuple[BoundPlugin, RoleName, Any]]:
@@ -205,6 +205,21 @@ def token_fields(run: Run) -> Iterable[Finding]:
             if type(field).__name__ == "TokenField":
                 problem = f"'{plugin.name}' reads '{field.name}' of every token, which the hf engine does not give"
                 yield "rollout.engine", problem, "choose an engine or an environment that fills it"
+
+
+@rule("RLX219", "A plugin's own field has one name and one kind")
+def own_fields(run: Run) -> Iterable[Finding]:
+    seen: dict[str, tuple[str, str]] = {}
+    for plugin in run.binding.active:
+        for field in plugin.spec.fields:
+            kind = type(field).__name__
+            owner, other = seen.setdefault(field.name, (plugin.name, kind))
+            if field.name in BATCH_FIELDS:
+                problem = f"'{plugin.name}' declares '{field.name}', which a batch has by itself"
+                yield "algorithm", problem, "give the field another name"
+            elif kind != other:
+                problem = f"'{field.name}' is a {other} of '{owner}' and a {kind} of '{plugin.name}'"
+                yield "algorithm", problem, "choose one of the two, or rename a field"
 
 
 RULES = rules_in(globals())

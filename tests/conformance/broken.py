@@ -46,6 +46,10 @@ STATIC = {
     "RLX736": loss(more=', flags=(Flag("--margin", ("margin",)),)'),
     "RLX737": loss(declared='aggregations=frozenset({"token_mean"})'),
     "RLX738": component("loss_term", "return LossTerm(batch.log_ratio(), 0.1)", "enabled=lambda config: False"),
+    "RLX739": estimator(
+        "return Advantage(rollout.to_tokens(rollout.rewards * rollout.lengths))",
+        more=', fields=(SequenceField("lengths"),)',
+    ),
 }
 """By the id that is expected. RLX702, RLX703 and RLX713 need an installed distribution."""
 

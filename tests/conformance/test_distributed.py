@@ -22,7 +22,8 @@ if torch.distributed.is_initialized():
 BROKEN = {
     "RLX901": estimator(
         SUMMED.format("rollout.batch_mean(rollout.rewards).reshape(1)")
-        + "return Advantage(rollout.to_tokens(rollout.rewards - total))"
+        + "return Advantage(rollout.to_tokens(rollout.rewards - total))",
+        "reward_shift_invariant=True",
     ),
     "RLX902": loss(
         CLIPPED + SUMMED.format("torch.ones(1, dtype=torch.float64)") + "return PolicyLoss(per_token + 0.01 * total)"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from relax_core.conformance.check import Check, Problem, attempt, checks_in, numeric, on_hooks, passes
 from relax_core.conformance.numeric import invariance, objective
 from relax_core.conformance.numeric.basics import METRICS, MICRO, implements
+from relax_core.spec import how_to_get
 
 if TYPE_CHECKING:
     from relax_core.conformance.call import Call
@@ -18,19 +19,16 @@ if TYPE_CHECKING:
     "RLX851", "Only declared fields are read", "declare it: in another run the field is not there", applies=implements
 )
 def undeclared_reads(subject: Subject) -> Iterator[Problem]:
-    from relax_core.batch import NEEDED_FOR
-    from relax_core.conformance.reading import CONDITIONAL, declared, reads
+    from relax_core.conformance.reading import declared, reads
 
     seen: set[tuple[str, str]] = set()
     for hook in METRICS:
         for call in subject.implementations(hook):
             for name in sorted(reads(call) - declared(call.variant)):
-                capability = CONDITIONAL.get(name, "")
-                usual = f"declare {capability}" if capability else f"declare TokenField('{name}') in the spec"
                 if (hook, name) not in seen:
                     seen.add((hook, name))
                     told = f"{call.label} reads '{name}', which is not declared"
-                    yield Problem(told, name, ", ".join(sorted(declared(call.variant))), NEEDED_FOR.get(name, usual))
+                    yield Problem(told, name, ", ".join(sorted(declared(call.variant))), how_to_get(name))
 
 
 @numeric(

@@ -12,7 +12,7 @@ from relax_core.conformance.check import Check, Problem, checks_in, static
 from relax_core.conformance.partner import NAME, partner
 from relax_core.errors import RelaxError, describe, nearest
 from relax_core.registry import Registry
-from relax_core.spec import AlgorithmConfig, NormalizationName, capability
+from relax_core.spec import BATCH_FIELDS, AlgorithmConfig, NormalizationName, capability
 
 if TYPE_CHECKING:
     from relax_core.conformance.subject import Subject
@@ -156,6 +156,16 @@ def enabled(subject: Subject) -> Iterator[Problem]:
     others = any(list(check.find(subject)) for check in (strict, has_defaults, constructible, fits, capabilities))
     if subject.runs and spec is not None and not others and not subject.variants:
         yield Problem("no configuration that was tried switches it on", "defaults, and each field changed", "enabled")
+
+
+@static("RLX739", "A field of the batch that the plugin declares is its own", "give it another name")
+def own_fields(subject: Subject) -> Iterator[Problem]:
+    declared = [each.name for each in subject.spec.fields] if subject.spec is not None else []
+    for name in dict.fromkeys(declared):
+        if name in BATCH_FIELDS:
+            yield Problem(f"'{name}' is a field that a batch has by itself", name, "a name of its own")
+        elif declared.count(name) > 1:
+            yield Problem(f"'{name}' is declared twice", name, "one declaration")
 
 
 CHECKS: tuple[Check, ...] = checks_in(globals())
