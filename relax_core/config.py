@@ -14,6 +14,10 @@ class Reference:
     """Marks a field that may name a file beside the run file, perhaps with `:function` after it."""
 
 
+class Operational:
+    """Marks a field, or a section, that says where and how a run is computed, not what: a resumed run may change it."""
+
+
 def _known_aggregation(name: str) -> str:
     if name not in AGGREGATIONS:
         raise ValueError(f"should be {', '.join(AGGREGATIONS)}")
@@ -33,7 +37,7 @@ class AlgorithmSection(AlgorithmConfig):
     """The constant of `seq-mean-token-sum-norm`; left out, `rollout.max_new_tokens`."""
     normalize_advantages: bool = False
     """Whiten the advantages over all live tokens of the batch."""
-    plugins: list[str] = []
+    plugins: Annotated[list[str], Operational()] = []
     """Plugin files that work like installed ones, beside the run file or by path."""
 
 
@@ -50,9 +54,9 @@ class ModelSection(AlgorithmConfig):
     """The teacher of a distillation, as `path`; it shares the policy's tokenizer."""
     ref_dist_ckpt_path: str | None = None
     """The frozen reference as a Megatron `train_step_N/dist_ckpt` directory."""
-    cache_dir: str = "~/.cache/relax"
+    cache_dir: Annotated[str, Operational()] = "~/.cache/relax"
     """Where builders keep what they make."""
-    trust_remote_code: bool = False
+    trust_remote_code: Annotated[bool, Operational()] = False
     """Run Python code that comes with a model directory."""
 
 
@@ -92,7 +96,7 @@ class DataSection(AlgorithmConfig):
 class RolloutSection(AlgorithmConfig):
     """How responses are sampled."""
 
-    engine: Literal["hf"] = "hf"
+    engine: Annotated[Literal["hf"], Operational()] = "hf"
     """The engine that samples: `hf`, in process on the trained weights."""
     rollout_batch_size: PositiveInt = 8
     """Prompts in each rollout."""
@@ -110,7 +114,7 @@ class RolloutSection(AlgorithmConfig):
     """Strings that end a response."""
     stop_token_ids: list[int] = []
     """Tokens that end a response, beside the tokenizer's own."""
-    max_batch: PositiveInt | None = None
+    max_batch: Annotated[PositiveInt | None, Operational()] = None
     """Sequences that are decoded at once; left out, all."""
     max_refills: int = Field(4, ge=0)
     """Rounds of further prompts when `keep_group` plugins drop groups; after that the step takes what it has."""
@@ -121,9 +125,9 @@ class RolloutSection(AlgorithmConfig):
 class TrainerSection(AlgorithmConfig):
     """How the policy is updated."""
 
-    engine: Literal["torch"] = "torch"
+    engine: Annotated[Literal["torch"], Operational()] = "torch"
     """The engine that trains: `torch`, in one process."""
-    num_rollout: PositiveInt = 100
+    num_rollout: Annotated[PositiveInt, Operational()] = 100
     """Steps of the run: rounds of generation with their updates."""
     mode: Literal["sync", "hybrid", "async"] = "sync"
     """`sync`: generate, then train. `hybrid`: generation one rollout ahead. `async`: bounded by `max_staleness` alone."""
@@ -133,11 +137,11 @@ class TrainerSection(AlgorithmConfig):
     """Updates in each rollout; left out, what `global_batch_size` implies, else 1."""
     global_batch_size: PositiveInt | None = None
     """Sequences in each update; left out, those of a rollout divided by `num_steps_per_rollout`."""
-    micro_batch_size: PositiveInt = 8
+    micro_batch_size: Annotated[PositiveInt, Operational()] = 8
     """Sequences in each forward and backward."""
-    use_dynamic_batch_size: bool = False
+    use_dynamic_batch_size: Annotated[bool, Operational()] = False
     """Cut micro-batches by tokens instead of by sequences."""
-    max_tokens_per_micro_batch: PositiveInt = 4096
+    max_tokens_per_micro_batch: Annotated[PositiveInt, Operational()] = 4096
     """Tokens, prompts included, in each micro-batch under `use_dynamic_batch_size`."""
     use_dynamic_global_batch_size: bool = False
     """Let the number of sequences in an update follow what generation finished."""
@@ -163,13 +167,13 @@ class TrainerSection(AlgorithmConfig):
     """AdamW's ε."""
     clip_grad: float = Field(1.0, ge=0)
     """Largest norm of the gradient; 0 is off."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Operational()] = False
     """Recompute activations in the backward pass to save memory."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = "auto"
     """Where the model lives; `auto` takes a GPU where there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """The model's arithmetic; `auto` is float32 on a CPU and bfloat16 on a GPU."""
-    num_threads: PositiveInt | None = None
+    num_threads: Annotated[PositiveInt | None, Operational()] = None
     """CPU threads of PyTorch; left out, as many as it chooses itself."""
     seed: int = Field(0, ge=0)
     """Of sampling and of the order of prompts: one seed, one run."""
@@ -197,6 +201,8 @@ class OutputSection(AlgorithmConfig):
     """The run directory; left out, `runs/<name of the run file>-<date and time>`."""
     save_interval: int = Field(0, ge=0)
     """Steps between checkpoints; 0 saves at the end alone."""
+    keep_checkpoints: int = Field(0, ge=0)
+    """Checkpoints that stay, the newest ones; 0 keeps all."""
     samples_per_step: int = Field(4, ge=0)
     """Responses a step that go into `samples.jsonl`."""
     tensorboard: bool = True
@@ -211,8 +217,8 @@ class RunConfig(AlgorithmConfig):
     data: DataSection
     rollout: RolloutSection = RolloutSection()
     trainer: TrainerSection = TrainerSection()
-    topology: TopologySection = TopologySection()
-    output: OutputSection = OutputSection()
+    topology: Annotated[TopologySection, Operational()] = TopologySection()
+    output: Annotated[OutputSection, Operational()] = OutputSection()
 
 
 FLAGS = (

@@ -35,13 +35,21 @@ def train(
     run: RunPath,
     plugin: PluginPaths = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN_DIR", help="Go on from the newest checkpoint of this run directory.")
+        str | None,
+        typer.Option(
+            metavar="[RUN_DIR]",
+            help="Go on from the newest whole checkpoint of this run directory; of the newest run of the file where none "
+            "is named.",
+        ),
     ] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Go on even where the objective is another one than before.")
+    ] = False,
 ) -> None:
     """Train a policy: the main job. Every field of the run file is also a flag."""
     from relax_core.cli.train import train as start
 
-    start(run, context.meta[OVERRIDES], plugin or [], resume)
+    start(run, context.meta[OVERRIDES], plugin or [], resume, allow_changes)
 
 
 @app.command(cls=RunCommand)

@@ -8,6 +8,8 @@ from typing import Any
 from typer.core import TyperCommand
 
 OVERRIDES = "relax.overrides"
+OPTIONAL = ("--resume",)
+"""Options whose value may be left out."""
 
 
 class RunCommand(TyperCommand):
@@ -18,6 +20,7 @@ class RunCommand(TyperCommand):
         own = {name: _takes_value(param) for param in self.params for name in (*param.opts, *param.secondary_opts)}
         own["--help"] = False
         ctx.meta[OVERRIDES] = {}
+        args = [f"{arg}=" if arg in OPTIONAL and _stands_alone(args[i + 1 :]) else arg for i, arg in enumerate(args)]
         if any(arg.startswith("--") and arg.split("=")[0] not in own for arg in args):
             ctx.meta[OVERRIDES], args = _parse(args, own)
         return super().parse_args(ctx, args)
@@ -26,6 +29,10 @@ class RunCommand(TyperCommand):
         """The command's own help, then every generated flag with its documentation."""
         super().format_help(ctx, formatter)
         _print_flags()
+
+
+def _stands_alone(rest: list[str]) -> bool:
+    return not rest or rest[0].startswith("--")
 
 
 def _takes_value(param: Any) -> bool:

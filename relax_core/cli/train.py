@@ -5,30 +5,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from relax_core.binding import Binding
 from relax_core.cli.check import FINDINGS, prepare, report
 from relax_core.cli.interruption import INTERRUPTED, listening
 from relax_core.cli.progress import progress
-from relax_core.orchestration.record import RunDirectory, claim, latest_checkpoint
+from relax_core.orchestration.checkpoints import step_of
+from relax_core.orchestration.record import RunDirectory, claim, newest_checkpoint, newest_run
+from relax_core.orchestration.resumption import settle_changes
+from relax_core.runfile import ResolvedRun
+
+if TYPE_CHECKING:
+    from relax_core.orchestration.local import LocalRun
 
 
-def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resume: Path | None) -> None:
-    """Run to the end, or until Ctrl-C; say where everything is."""
+def train(
+    run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resume: str | None, allow_changes: bool
+) -> None:
+    """Run to the end, or until Ctrl-C; say where everything is. `resume` "" is the newest run of this run file."""
     resolved, binding, violations = prepare(run, overrides, plugins)
     if report(violations, sys.stderr):
         sys.exit(FINDINGS)
-    from relax_core.orchestration.local import LocalRun
-
     with listening() as interruption:
         try:
-            output = resolved.config.output
-            place = claim(output, run.stem) if resume is None else latest_checkpoint(resume)
-            job = LocalRun(resolved, binding)
             if resume is None:
-                directory = RunDirectory.create(place, resolved, binding)
+                job, directory = _begin(run, resolved, binding)
             else:
-                directory = RunDirectory.reopen(resume, job.resume(place), tensorboard=output.tensorboard)
+                job, directory = _go_on(run, resolved, binding, resume, allow_changes)
             with progress(job.step, resolved.config.trainer.num_rollout) as show:
                 finished = job.run(directory, show, lambda: interruption.asked)
             directory.close()
@@ -36,6 +40,29 @@ def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resu
             print("stopped at once: nothing was saved after the last checkpoint", file=sys.stderr)
             sys.exit(INTERRUPTED)
     _say_goodbye(directory.path, job.step, finished)
+
+
+def _begin(run: Path, resolved: ResolvedRun, binding: Binding) -> tuple[LocalRun, RunDirectory]:
+    from relax_core.orchestration.local import LocalRun
+
+    place = claim(resolved.config.output, run.stem)
+    job = LocalRun(resolved, binding)
+    return job, RunDirectory.create(place, resolved, binding)
+
+
+def _go_on(
+    run: Path, resolved: ResolvedRun, binding: Binding, resume: str, allow_changes: bool
+) -> tuple[LocalRun, RunDirectory]:
+    from relax_core.orchestration.local import LocalRun
+
+    place = newest_run(resolved.config.output, run.stem, resume)
+    checkpoint = newest_checkpoint(place)
+    step = 0 if checkpoint is None else step_of(checkpoint)
+    settle_changes(place, step, resolved, binding, allowed=allow_changes)
+    job = LocalRun(resolved, binding)
+    if checkpoint is not None:
+        job.resume(checkpoint)
+    return job, RunDirectory.reopen(place, step, resolved.config.output)
 
 
 def _say_goodbye(directory: Path, step: int, finished: bool) -> None:

@@ -69,6 +69,11 @@ class Optimization:
         return {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Go on from a state: moments, and how far the schedule is. Rates and decays stay those of the configuration."""
+        own, base = self.optimizer.state_dict()["param_groups"], self.schedule.base_lrs
+        self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": own})
         self.schedule.load_state_dict(state["schedule"])
+        self.schedule.base_lrs = base
+        rates = [rate * at(self.schedule.last_epoch) for rate, at in zip(base, self.schedule.lr_lambdas, strict=True)]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate

@@ -53,8 +53,8 @@ class LocalRun:
         while self.step < total and not interrupted():
             on_step(self._one_step(directory))
             if every and self.step % every == 0 and self.step < total:
-                directory.checkpoint(self.step, self._write)
-        directory.checkpoint(self.step, self._write)
+                directory.checkpoints.write(self.step, self._write)
+        directory.checkpoints.write(self.step, self._write)
         return self.step == total
 
     def resume(self, checkpoint: Path) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from ruamel.yaml import YAML
 
 from relax_core.binding import Binding
 from relax_core.config import OutputSection, Reference
-from relax_core.errors import LoadError, UsageError
+from relax_core.errors import UsageError
+from relax_core.orchestration.checkpoints import Checkpoints
 from relax_core.runfile import ResolvedRun
 
 METRICS, SAMPLES, TIMINGS, CHECKPOINTS = "metrics.jsonl", "samples.jsonl", "timings.jsonl", "checkpoints"
-RUN = "run.json"
+RUNS = Path("runs")
+CONFIG, RUN = "config.yaml", "run.json"
 
 
 class RunDirectory:
@@ -28,26 +31,26 @@ class RunDirectory:
     Everything but the timings is the same for two runs of one seed.
     """
 
-    def __init__(self, path: Path, *, tensorboard: bool) -> None:
+    def __init__(self, path: Path, output: OutputSection) -> None:
         self.path = path
-        self._board = _board(path) if tensorboard else None
+        self.checkpoints = checkpoints_of(path, output.keep_checkpoints)
+        self._board = _board(path) if output.tensorboard else None
 
     @classmethod
     def create(cls, path: Path, resolved: ResolvedRun, binding: Binding) -> RunDirectory:
         """A directory that `claim` made, with the resolved configuration in it."""
-        _write_config(path, resolved)
+        write_config(path, resolved)
         (path / RUN).write_text(json.dumps(_describe(resolved, binding), indent=2) + "\n")
         (path / METRICS).touch()
-        return cls(path, tensorboard=resolved.config.output.tensorboard)
+        return cls(path, resolved.config.output)
 
     @classmethod
-    def reopen(cls, path: Path, step: int, *, tensorboard: bool) -> RunDirectory:
-        """An existing directory, with what was written after `step` steps taken back."""
+    def reopen(cls, path: Path, step: int, output: OutputSection) -> RunDirectory:
+        """An existing directory, with what was written after `step` steps taken back, a line that was cut off too."""
         for name in (METRICS, SAMPLES, TIMINGS):
-            lines = (path / name).read_text().splitlines() if (path / name).exists() else []
-            kept = [line for line in lines if json.loads(line)["step"] <= step]
-            (path / name).write_text("".join(f"{line}\n" for line in kept))
-        return cls(path, tensorboard=tensorboard)
+            kept = [record for record in _records(path / name) if record["step"] <= step]
+            write_whole(path / name, "".join(f"{_line(record)}\n" for record in kept))
+        return cls(path, output)
 
     def write_step(
         self,
@@ -66,17 +69,6 @@ class RunDirectory:
                 self._board.add_scalar(name, value, step)
             self._board.flush()
 
-    def checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Write a checkpoint under a temporary name, then rename it: it is there whole or not at all."""
-        final = self.path / CHECKPOINTS / f"step_{step:06d}"
-        partial = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write(partial)
-        shutil.rmtree(final, ignore_errors=True)
-        partial.replace(final)
-        return final
-
     def close(self) -> None:
         """Flush what is open."""
         if self._board is not None:
@@ -84,13 +76,24 @@ class RunDirectory:
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(f"{_line(record)}\n")
+
+
+def newest_run(output: OutputSection, name: str, given: str) -> Path:
+    """The run directory to go on with: the one that is given, else `output.dir`, else the newest of this run file."""
+    if given or output.dir:
+        return Path(given or str(output.dir))
+    found = sorted(path for path in RUNS.glob(f"{name}-*") if (path / CHECKPOINTS).is_dir())
+    if not found:
+        fix = f"name the run directory: --resume RUN_DIR, or start one: relax train {name}.yaml"
+        raise UsageError(f"no run of '{name}' under {RUNS}/ has a checkpoint", who="--resume", fix=fix)
+    return found[-1]
 
 
 def claim(output: OutputSection, name: str) -> Path:
     """The directory of a new run. Raises `UsageError` where one cannot be written or already holds a run."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = Path(output.dir) if output.dir else Path("runs") / f"{name}-{stamp}"
+    path = Path(output.dir) if output.dir else RUNS / f"{name}-{stamp}"
     if (path / METRICS).exists():
         fix = f"give another --output.dir, or go on with --resume {path}"
         raise UsageError(f"'{path}' already holds a run", who="output.dir", fix=fix)
@@ -103,24 +106,50 @@ def claim(output: OutputSection, name: str) -> Path:
     return path
 
 
-def latest_checkpoint(path: Path) -> Path:
-    """The newest checkpoint of a run directory. Raises `LoadError` when there is none."""
-    found = sorted((path / CHECKPOINTS).glob("step_*"))
-    if not found:
-        raise LoadError(f"'{path}' holds no checkpoint", who="--resume", fix="name the run directory of a saved run")
-    return found[-1]
+def checkpoints_of(path: Path, keep: int = 0) -> Checkpoints:
+    """Those of a run directory."""
+    return Checkpoints(path / CHECKPOINTS, keep)
+
+
+def newest_checkpoint(path: Path) -> Path | None:
+    """The newest whole checkpoint of a run directory; None, said on stderr, for a run that was stopped before its first."""
+    checkpoints = checkpoints_of(path)
+    if checkpoints.all() or not (path / METRICS).exists():
+        return checkpoints.newest()
+    print(f"warning: '{path}' was stopped before its first checkpoint: it begins again", file=sys.stderr)
+    return None
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of `metrics.jsonl`. Raises `UsageError` when there are none."""
+    """The whole lines of `metrics.jsonl`. Raises `UsageError` when there are none."""
     try:
-        lines = (path / METRICS).read_text().splitlines()
-        records = [json.loads(line) for line in lines]
+        records = list(_records(path / METRICS, missing_ok=False))
     except (OSError, ValueError) as error:
         raise UsageError(f"'{path}' is not a run directory: {error}", who="RUN_DIR") from None
     if not records:
         raise UsageError(f"'{path}' has no finished step yet", who="RUN_DIR", fix="wait for the first step")
     return records
+
+
+def _records(path: Path, *, missing_ok: bool = True) -> Iterator[dict[str, Any]]:
+    """One for each line that was written to its end."""
+    if missing_ok and not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def _describe(resolved: ResolvedRun, binding: Binding) -> dict[str, Any]:
@@ -129,21 +158,25 @@ def _describe(resolved: ResolvedRun, binding: Binding) -> dict[str, Any]:
         "relax": version("relax-rl"),
         "seed": config.trainer.seed,
         "base": str(resolved.base),
-        "plugins": {
-            each.name: {"from": each.plugin.distribution, "version": each.plugin.version} for each in binding.active
-        },
+        "plugins": described_plugins(binding),
         **({"trust_remote_code": True} if config.model.trust_remote_code else {}),
     }
 
 
-def _write_config(path: Path, resolved: ResolvedRun) -> None:
-    yaml = YAML()
+def described_plugins(binding: Binding) -> dict[str, dict[str, str]]:
+    """Where each active plugin is from, and its version."""
+    return {each.name: {"from": each.plugin.distribution, "version": each.plugin.version} for each in binding.active}
+
+
+def write_config(path: Path, resolved: ResolvedRun) -> None:
+    """`config.yaml`: every field, resolved."""
+    yaml, text = YAML(), StringIO()
     yaml.default_flow_style = False
-    with (path / "config.yaml").open("w", encoding="utf-8") as file:
-        yaml.dump(_anchored(resolved), file)
+    yaml.dump(anchored(resolved), text)
+    write_whole(path / CONFIG, text.getvalue())
 
 
-def _anchored(resolved: ResolvedRun) -> dict[str, Any]:
+def anchored(resolved: ResolvedRun) -> dict[str, Any]:
     """The configuration as values, with the files that it names beside the run file named from anywhere."""
     values = resolved.config.model_dump(mode="json")
     for section, model in resolved.config:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_core.orchestration.compare import Entry, Job, Plan
-from relax_core.orchestration.record import read_metrics
+from relax_core.orchestration.record import read_metrics, write_whole
 
 VERSION = 1
 REWARD = "rollout/reward_mean"
@@ -84,9 +84,7 @@ def _spread(values: Sequence[float | None]) -> dict[str, Any]:
 
 def write(summary: Mapping[str, Any], path: Path) -> None:
     """Whole, or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(summary, indent=2) + "\n")
 
 
 def draw(plan: Plan, curves: Sequence[Curve], threshold: float, picture: Path) -> None:
