@@ -167,6 +167,8 @@ class TrainerSection(AlgorithmConfig):
     """AdamW's ε."""
     clip_grad: float = Field(1.0, ge=0)
     """Largest norm of the gradient; 0 is off."""
+    on_nonfinite: Annotated[Literal["stop", "skip"], Operational()] = "stop"
+    """A gradient that is not finite: stop the run, or go on without the update and count it."""
     gradient_checkpointing: Annotated[bool, Operational()] = False
     """Recompute activations in the backward pass to save memory."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = "auto"

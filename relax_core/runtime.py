@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -140,14 +141,9 @@ class Runtime:
             policy = self.policy_weight * _sum(self._policy(batch, step, metrics), factor, batch)
             metrics.put("train/pg_loss", ratio(policy, count))
             total = total + policy
-        for plugin in self.binding.implementing("loss_term"):
-            term = plugin.call("loss_term", batch=batch, context=self._context(plugin, step))
-            if term is None:
-                continue
-            term = self._checked(plugin, "loss_term", LossTerm, term)
+        for _, term in self.loss_terms(batch, step):
             metrics.add("train", term.metrics, batch)
-            per_token = self._expect(plugin, "LossTerm.per_token", term.per_token, batch.loss_mask)
-            total = total + term.coefficient * _sum(per_token, factor, batch)
+            total = total + term.coefficient * _sum(term.per_token, factor, batch)
         metrics.put("train/loss", ratio(total, count))
         _watch(batch, metrics)
         return LossOutput(total, count, metrics)
@@ -170,6 +166,15 @@ class Runtime:
             found[plugin.name] = self._ask(plugin, "post_loss_weight", Weight, batch=batch, step=step)
             self._expect(plugin, "Weight.weight", found[plugin.name].weight, batch.loss_mask)
         return found
+
+    def loss_terms(self, batch: LossBatch, step: int = 0) -> Iterator[tuple[BoundPlugin, LossTerm]]:
+        """What each active plugin adds to the policy loss, with its name; those that add nothing this time are left out."""
+        for plugin in self.binding.implementing("loss_term"):
+            term = plugin.call("loss_term", batch=batch, context=self._context(plugin, step))
+            if term is not None:
+                term = self._checked(plugin, "loss_term", LossTerm, term)
+                self._expect(plugin, "LossTerm.per_token", term.per_token, batch.loss_mask)
+                yield plugin, term
 
     def policy_loss(self, batch: LossBatch, step: int = 0) -> PolicyLoss:
         """The chosen loss of every token, before weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from relax_core.config import TrainerSection
 from relax_core.engines.types import Update
-from relax_core.errors import RunError
+from relax_core.faults import NotFinite
 from relax_core.reductions import Metrics
 from relax_core.runtime import LossOutput
 
@@ -42,13 +43,14 @@ class Optimization:
         self.optimizer.zero_grad(set_to_none=True)
         metrics = Metrics()
         count: Tensor | float = 0.0
+        total: Tensor | float = 0.0
         for output in outputs:
             output.sum.backward()  # type: ignore[no-untyped-call]
-            count = count + output.count
+            count, total = count + output.count, total + output.sum.detach()
             metrics.update(output.metrics.partials.items())
-        return self._apply(metrics, float(count), step)
+        return self._apply(metrics, float(count), float(total), step)
 
-    def _apply(self, metrics: Metrics, count: float, step: int) -> Update:
+    def _apply(self, metrics: Metrics, count: float, total: float, step: int) -> Update:
         """With nothing counted nothing changes, moments and schedule included."""
         lr = self.optimizer.param_groups[0]["lr"]
         if count == 0:
@@ -57,9 +59,10 @@ class Optimization:
         parameters = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
         torch._foreach_div_([parameter.grad for parameter in parameters], count)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._limit))
-        if not norm < torch.inf:
-            fix = "look at the learning rate and at the samples of this step"
-            raise RunError(f"the gradient of step {step} is not finite", who=self._who, fix=fix)
+        if not (norm < torch.inf and math.isfinite(total)):
+            self.optimizer.zero_grad(set_to_none=True)
+            what = "gradient" if math.isfinite(total) else "loss"
+            raise NotFinite(f"the {what} of step {step + 1} is not finite", self._who, lr)
         self.optimizer.step()
         self.schedule.step()
         return Update(metrics, norm, lr, applied=True)

@@ -17,6 +17,7 @@ from relax_core.engines.optimization import Optimization
 from relax_core.engines.placement import cuts, placement, restore
 from relax_core.engines.types import Policy, Tokens, Update
 from relax_core.errors import LoadError
+from relax_core.faults import NotFinite, locate
 from relax_core.numerics.head import check_head, evaluating, vocabulary_limit
 from relax_core.packing import loss_batch, select_sequences
 from relax_core.runtime import LossOutput, Runtime
@@ -88,7 +89,12 @@ class TorchEngine:
             part = select_sequences(rollout, torch.tensor(cut, device=self.device))
             return runtime.loss(loss_batch(part, None, **self._forward(tokens.select(cut), part)), step)
 
-        return self.optimization.update(map(loss, cuts(tokens, self.settings.trainer)), step)
+        try:
+            return self.optimization.update(map(loss, cuts(tokens, self.settings.trainer)), step)
+        except NotFinite as error:
+            error.batch = loss_batch(rollout, None, **self._whole(tokens, rollout))
+            error.faults = locate(runtime, error.batch, step)
+            raise
 
     def refresh_reference(self) -> None:
         """Copy the actor into the reference."""
@@ -131,6 +137,16 @@ class TorchEngine:
             )
         found = {"log_probs": log_probs, "entropy": entropy, "candidate_log_probs": candidates}
         return {name: value for name, value in found.items() if value is not None}
+
+    @torch.no_grad()
+    def _whole(self, tokens: Tokens, rollout: Rollout) -> dict[str, Tensor]:
+        """What the forward pass gives for all of a mini-batch."""
+        index = cuts(tokens, self.settings.trainer)
+        parts = [
+            self._forward(tokens.select(cut), select_sequences(rollout, torch.tensor(cut, device=self.device)))
+            for cut in index
+        ]
+        return {name: restore([part[name] for part in parts], index, tokens) for name in parts[0]}
 
     def _reading(self, model: Any) -> Reading:
         return Reading(self.settings.temperature, vocabulary_limit(model, self.tokenizer), can_share_prompts(model))

@@ -12,10 +12,14 @@ from torch import Tensor
 
 from relax_core.batch import FinishReason, Rollout
 from relax_core.binding import Binding
-from relax_core.engines.types import Update
+from relax_core.engines.critic import TorchCritic
+from relax_core.engines.torch import TorchEngine
+from relax_core.engines.types import Tokens, Update
+from relax_core.faults import NotFinite
 from relax_core.orchestration.assemble import assemble
 from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.generation import Generation, shown
+from relax_core.orchestration.incidents import Incidents
 from relax_core.orchestration.record import RunDirectory
 from relax_core.packing import select_sequences
 from relax_core.reductions import Metrics, mean_of
@@ -49,6 +53,8 @@ class LocalRun:
         self, directory: RunDirectory, on_step: Callable[[StepReport], None], interrupted: Callable[[], bool]
     ) -> bool:
         """All steps that are left; True when it went to the end, False when it was interrupted. Saves at either."""
+        fields = [each.name for plugin in self.binding.active for each in plugin.spec.fields]
+        self.incidents = Incidents(directory.path, self.config, fields)
         total, every = self.config.trainer.num_rollout, self.config.output.save_interval
         while self.step < total and not interrupted():
             on_step(self._one_step(directory))
@@ -129,12 +135,20 @@ class LocalRun:
         for index in torch.split(torch.arange(rollout.size), parts.topology.global_batch_size):
             mine, part = tokens.select(index.tolist()), select_sequences(rollout, index.to(rollout.sequence_ids.device))
             if self.step >= self.config.trainer.num_critic_only_steps:
-                yield parts.engine.update(mine, part, parts.runtime, self.step)
+                yield self._update(parts.engine, mine, part, [responses[i] for i in index])
             if parts.critic is not None:
-                update = parts.critic.update(mine, part, parts.runtime, self.step)
+                update = self._update(parts.critic, mine, part, [responses[i] for i in index])
                 metrics.update(update.metrics.partials.items())
                 metrics.put("train/critic_grad_norm", mean_of(update.grad_norm))
                 metrics.put("train/critic_lr", mean_of(update.lr))
+
+    def _update(
+        self, engine: TorchEngine | TorchCritic, tokens: Tokens, part: Rollout, responses: Sequence[Response]
+    ) -> Update:
+        try:
+            return engine.update(tokens, part, self.parts.runtime, self.step)
+        except NotFinite as error:
+            return self.incidents.settle(error, responses, self.step)
 
     def _publish(self) -> None:
         """The sampler reads the trained parameters themselves; what is left is to say that they are new."""

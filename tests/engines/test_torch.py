@@ -120,13 +120,13 @@ def test_the_gradient_is_clipped_to_its_norm(make_engine):
     assert norm == pytest.approx(0.01, rel=1e-3)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_change(make_engine):
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_weights_change(make_engine):
     bound = runtime()
     engine = make_engine()
     before = {name: value.clone() for name, value in engine.weights()}
     batch = prepared(bound, one_by_one(engine.model))
     broken = batch.with_values(advantages=torch.full_like(batch.advantages, torch.nan))
-    with pytest.raises(RunError, match="the gradient of step 3 is not finite"):
+    with pytest.raises(RunError, match="the loss of step 4 is not finite"):
         engine.update(TOKENS, broken, bound, 3)
     assert all(torch.equal(value, before[name]) for name, value in engine.weights())
 

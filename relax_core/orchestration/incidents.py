@@ -1,0 +1,69 @@
+"""What becomes of an update whose numbers went wrong: it is located, kept as a case, and skipped or the end of the run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relax_core.batch import LossBatch
+from relax_core.config import RunConfig
+from relax_core.conformance.case import TOKEN_FIELDS
+from relax_core.engines.types import Update
+from relax_core.faults import NotFinite
+from relax_core.orchestration.collect import Response
+from relax_core.reductions import Metrics, mean_of
+
+INCIDENTS = "incidents"
+
+
+class Incidents:
+    """Those of one run, as `incidents/step_000012.json` in its directory: cases for `relax plugins replay`."""
+
+    def __init__(self, directory: Path, config: RunConfig, fields: Sequence[str]) -> None:
+        self.directory, self.config, self.fields = directory / INCIDENTS, config, fields
+
+    def settle(self, error: NotFinite, responses: Sequence[Response], step: int) -> Update:
+        """An update that was not made, where the run is to go on; raises `error`, with all that is known, where not."""
+        told = error.what
+        if error.faults:
+            names = [f"sequence {each.sequence} ({responses[each.sequence].sample.id})" for each in error.faults]
+            told += ": " + "; ".join(each.told(name) for each, name in zip(error.faults, names, strict=True))
+        elif error.batch is not None:
+            told += ": every value is finite before the backward pass"
+        if error.batch is not None:
+            told += f". Its batch: relax plugins replay {self._keep(error.batch, step)}"
+        if self.config.trainer.on_nonfinite == "stop":
+            raise NotFinite(told, error.who, error.lr)
+        print(f"warning: {error.who}: {told}. The update is skipped", file=sys.stderr)
+        metrics = Metrics()
+        metrics.put("train/nonfinite_updates", mean_of(1.0))
+        return Update(metrics, 0.0, error.lr, applied=False)
+
+    def _keep(self, batch: LossBatch, step: int) -> Path:
+        self.directory.mkdir(exist_ok=True)
+        path = self.directory / f"step_{step + 1:06d}.json"
+        algorithm = self.config.algorithm.model_dump(mode="json", exclude={"plugins"})
+        name = algorithm["advantage_estimator"] or ""
+        case = {"name": path.stem, "algorithm": name, "config": {"algorithm": algorithm}}
+        path.write_text(json.dumps({**case, "sequences": list(sequences_of(batch, self.fields))}, indent=1) + "\n")
+        return path
+
+
+def sequences_of(batch: LossBatch, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The sequences of a batch in the form of a case; `fields` are those of plugins."""
+    lengths = torch.bincount(batch.sequence_ids, minlength=batch.size).tolist()
+    names = {**TOKEN_FIELDS, "logp": "log_probs", "entropy": "entropy", "mask": "raw_mask"}
+    names |= {each: each for each in fields if each in batch.tokens}
+    columns = {
+        key: [part.tolist() for part in torch.split(batch.tokens[name].detach().cpu(), lengths)]
+        for key, name in names.items()
+        if name in batch.tokens
+    }
+    columns |= {each: batch.sequences[each].tolist() for each in fields if each in batch.sequences}
+    columns |= {"group": batch.sequences["group_ids"].tolist(), "reward": batch.sequences["rewards"].tolist()}
+    return [{key: values[index] for key, values in columns.items()} for index in range(batch.size)]

@@ -1,0 +1,88 @@
+"""A number that goes wrong is found, told, kept as a case, and ends the run or costs one update."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.test_train import metrics
+
+LOSS = """
+import torch
+from relax_core import *
+
+@hookimpl
+def algorithm():
+    return AlgorithmSpec("brittle", "Has a loss that breaks", estimator=Estimator(), loss=Loss(requires_entropy=ENTROPY))
+
+@hookimpl
+def compute_advantage(rollout):
+    advantages = rollout.to_tokens(rollout.rewards + 1)
+    return Advantage(ADVANTAGES)
+
+@hookimpl
+def policy_loss(batch, context):
+    per_token = -batch.ratio() * batch.advantages
+    return PolicyLoss(PER_TOKEN)
+"""
+THIRD = "torch.where((context.step == 1) & (batch.sequence_ids == 2), torch.nan, per_token)"
+
+
+@pytest.fixture
+def train(relax, run_file, plugin_file, tmp_path):
+    """Train the plugin with these expressions in it, for three steps in one micro-batch."""
+
+    def run(*flags, advantages="advantages", per_token="per_token", entropy="False"):
+        source = LOSS.replace("ADVANTAGES", advantages).replace("PER_TOKEN", per_token).replace("ENTROPY", entropy)
+        path = plugin_file(source, "brittle.py")
+        chosen = ("--plugin", path, "--advantage-estimator", "brittle", "--num-rollout", 3)
+        return relax("train", run_file(), *chosen, "--output.dir", tmp_path / "run", *flags)
+
+    return run
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_names_plugin_sequence_and_case(train, tmp_path):
+    result = train(per_token=THIRD)
+    assert result.code == 4
+    case = tmp_path / "run" / "incidents" / "step_000002.json"
+    start = "error: torch engine: the loss of step 2 is not finite: policy_loss of plugin 'brittle', "
+    assert start in result.err
+    assert ", first in sequence 2 (" in result.err
+    assert f"Its batch: relax plugins replay {case}" in result.err
+    assert "trainer.on_nonfinite: skip goes on without the update" in result.err
+    assert [each["step"] for each in metrics(tmp_path / "run")] == [1]
+
+
+def test_the_case_is_one_that_replay_reads(train, relax, tmp_path):
+    train(per_token=THIRD)
+    case = tmp_path / "run" / "incidents" / "step_000002.json"
+    result = relax("plugins", "replay", case, "--plugin", tmp_path / "brittle.py")
+    assert result.code == 0, result.err + result.out
+    assert "nothing is expected; loss" in result.out
+    sequences = json.loads(case.read_text())["sequences"]
+    assert len(sequences) == 8
+    assert set(sequences[0]) == {"group", "reward", "mask", "old_logp", "logp", "rollout_logp"}
+
+
+def test_it_may_be_skipped_and_is_counted(train, tmp_path):
+    result = train("--on-nonfinite", "skip", per_token=THIRD)
+    assert result.code == 0, result.err
+    assert "warning: torch engine: the loss of step 2 is not finite: policy_loss of plugin" in result.err
+    found = metrics(tmp_path / "run")
+    assert [each.get("train/nonfinite_updates") for each in found] == [None, 1.0, None]
+    assert [each["train/skipped_updates"] for each in found] == [0.0, 1.0, 0.0]
+    assert found[1]["train/lr"] == 1e-3
+
+
+def test_an_advantage_is_the_estimators(train):
+    result = train(advantages="torch.where(rollout.sequence_ids == 5, torch.inf, advantages)")
+    assert "advantages of plugin 'brittle', " in result.err
+    assert "first in sequence 5 (" in result.err
+
+
+def test_the_backward_pass_alone(train):
+    result = train(per_token="per_token + 0 * (batch.log_probs - batch.log_probs.detach()).abs().sqrt()")
+    assert (
+        "the gradient of step 1 is not finite: every value is finite before the backward pass. Its batch:" in result.err
+    )
