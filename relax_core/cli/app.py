@@ -21,11 +21,14 @@ app = typer.Typer(
 )
 plugins = typer.Typer(help="Look at the installed algorithms and components.", no_args_is_help=True)
 app.add_typer(plugins, name="plugins")
+runs = typer.Typer(help="Look at what runs have left behind.", no_args_is_help=True)
+app.add_typer(runs, name="runs")
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.", show_default=False)]
 PluginPaths = Annotated[
     list[Path] | None, typer.Option("--plugin", metavar="FILE.py", help="A plugin file, used like an installed one.")
 ]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (versioned, stable).")]
 
 
@@ -86,7 +89,7 @@ def compare(
 
 @app.command()
 def plot(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run directory.", show_default=False)],
+    run_dir: RunDir,
     output: Annotated[Path | None, typer.Option(help="The picture; left out, RUN_DIR/curves.png.")] = None,
 ) -> None:
     """Draw reward, loss, response length and KL as a picture, and the reward in the terminal."""
@@ -171,6 +174,37 @@ def validate(
     from relax_core.cli.validate import validate_plugins
 
     validate_plugins(target, every, tier or [], only or [], config, seed, as_json)
+
+
+@runs.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds them.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the runs in a folder: how far each is, its reward and its algorithm."""
+    from relax_core.cli.runs import list_runs as show
+
+    show(folder, as_json)
+
+
+@runs.command("show")
+def show_run(run_dir: RunDir, as_json: AsJson = False) -> None:
+    """Show one run: its newest metrics, its checkpoints, and what was changed or went wrong on the way."""
+    from relax_core.cli.runs import show_run as show
+
+    show(run_dir, as_json)
+
+
+@runs.command("diff")
+def diff_runs(
+    first: RunDir,
+    second: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Another one.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two runs: settings, plugins, and the metrics of the last step that both have."""
+    from relax_core.cli.runs import diff_runs as show
+
+    show(first, second, as_json)
 
 
 def main(arguments: list[str] | None = None) -> None:

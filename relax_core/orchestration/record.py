@@ -48,7 +48,7 @@ class RunDirectory:
     def reopen(cls, path: Path, step: int, output: OutputSection) -> RunDirectory:
         """An existing directory, with what was written after `step` steps taken back, a line that was cut off too."""
         for name in (METRICS, SAMPLES, TIMINGS):
-            kept = [record for record in _records(path / name) if record["step"] <= step]
+            kept = [record for record in records_of(path / name) if record["step"] <= step]
             write_whole(path / name, "".join(f"{_line(record)}\n" for record in kept))
         return cls(path, output)
 
@@ -123,7 +123,7 @@ def newest_checkpoint(path: Path) -> Path | None:
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """The whole lines of `metrics.jsonl`. Raises `UsageError` when there are none."""
     try:
-        records = list(_records(path / METRICS, missing_ok=False))
+        records = list(records_of(path / METRICS, missing_ok=False))
     except (OSError, ValueError) as error:
         raise UsageError(f"'{path}' is not a run directory: {error}", who="RUN_DIR") from None
     if not records:
@@ -131,7 +131,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return records
 
 
-def _records(path: Path, *, missing_ok: bool = True) -> Iterator[dict[str, Any]]:
+def records_of(path: Path, *, missing_ok: bool = True) -> Iterator[dict[str, Any]]:
     """One for each line that was written to its end."""
     if missing_ok and not path.exists():
         return
