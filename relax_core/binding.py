@@ -9,7 +9,7 @@ from typing import Any
 from relax_core.compose import Choice
 from relax_core.config import AlgorithmSection
 from relax_core.discovery import HOOKS, Plugin, plugin_manager
-from relax_core.errors import PluginError, RelaxError, describe
+from relax_core.errors import FOREIGN, PluginError, RelaxError, describe
 from relax_core.registry import Registry, spec_of
 from relax_core.spec import AlgorithmConfig, AlgorithmSpec, Role, RoleName, capability
 
@@ -40,7 +40,7 @@ class BoundPlugin:
             results = self.hooks[hook](config=config, **arguments)
         except RelaxError:
             raise
-        except Exception as error:
+        except FOREIGN as error:
             raise PluginError(f"{hook} raised {describe(error)}", who=f"plugin '{self.name}'") from error
         return results[0] if results else None
 

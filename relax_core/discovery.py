@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pluggy
 
 from relax_core import hookspecs
-from relax_core.errors import describe, nearest
+from relax_core.errors import FOREIGN, describe, nearest
 from relax_core.sources import load_source
 from relax_core.spec import HOOK_API, SUPPORTED_HOOK_APIS, AlgorithmSpec
 
@@ -56,7 +56,7 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint, disabled: set[str]) 
         return replace(plugin, reason=f"named in {DISABLE}")
     try:
         return _inspect(plugin, entry.load())
-    except Exception as error:
+    except FOREIGN as error:
         return replace(plugin, status="broken", reason=describe(error))
 
 
@@ -67,7 +67,7 @@ def _from_file(path: Path) -> Plugin:
         return replace(plugin, reason=f"no such Python file: {path}")
     try:
         return _inspect(plugin, load_source(path, f"relax_plugin_{name}"), by_file=True)
-    except Exception as error:
+    except FOREIGN as error:
         return replace(plugin, reason=describe(error))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from difflib import get_close_matches
 from pathlib import Path
+
+FOREIGN = (Exception, SystemExit)
+"""What code that is not ours may end with: a `sys.exit()` in a plugin is its fault, and ends nothing else."""
 
 
 class RelaxError(Exception):
@@ -47,12 +51,10 @@ class PluginError(RunError):
 
 
 def describe(error: BaseException) -> str:
-    """`Type: message (file.py:line)`, the place being where it was raised."""
-    where = ""
-    if (trace := error.__traceback__) is not None:
-        while trace.tb_next is not None:
-            trace = trace.tb_next
-        where = f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+    """`Type: message (file.py:line)`, the place being where it was raised; a syntax error names its own."""
+    trace = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<")]
+    known = trace and not isinstance(error, SyntaxError)
+    where = f" ({Path(trace[-1].filename).name}:{trace[-1].lineno})" if known else ""
     return f"{type(error).__name__}: {error}{where}"
 
 

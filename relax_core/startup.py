@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.config import RunConfig
-from relax_core.errors import PluginError, describe
+from relax_core.errors import FOREIGN, PluginError, describe
 from relax_core.rules import Run, capabilities, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
@@ -45,7 +45,7 @@ def _of_plugins(topology: Topology, binding: Binding) -> Iterator[tuple[BoundPlu
         given = plugin.call("validate_topology", topology=topology, roles=frozenset(plugin.configs)) or ()
         try:
             found = list(given) if isinstance(given, Iterable) else [given]
-        except Exception as error:
+        except FOREIGN as error:
             raise PluginError(f"validate_topology raised {describe(error)}", who=f"plugin '{plugin.name}'") from error
         if wrong := [each for each in found if not isinstance(each, Violation)]:
             problem = f"validate_topology gave {wrong[0]!r}"

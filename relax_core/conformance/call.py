@@ -16,6 +16,7 @@ from relax_core.conformance.outcome import Outcome, malformation, metrics_of, va
 from relax_core.conformance.samples import Recipe, sample
 from relax_core.conformance.variants import Variant, needs, role_of, roles
 from relax_core.context import Context
+from relax_core.errors import FOREIGN
 from relax_core.spec import capability
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Call:
         try:
             self.ask(sample(self.recipe(self.seeds[0])))
             return False
-        except Exception:
+        except FOREIGN:
             return bool(self.variant.bound.spec.fields)
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class Call:
             if malformation(self.hook, self.ask(self.sample()), self.sample()) is None:
                 self.evaluate(self.sample())
             return ""
-        except Exception as error:
+        except FOREIGN as error:
             return self.subject.described(error)
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from relax_core.conformance.report import Severity
+from relax_core.errors import FOREIGN
 
 if TYPE_CHECKING:
     from relax_core.conformance.call import Call
@@ -98,7 +99,7 @@ def attempt(inspect: Inspect, call: Call) -> Iterator[Problem]:
     """The problems of one call; an exception of the plugin is one, with its line."""
     try:
         yield from inspect(call)
-    except Exception as error:
+    except FOREIGN as error:
         yield Problem("it raised an exception", call.subject.described(error), "a result")
 
 

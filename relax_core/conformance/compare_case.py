@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from relax_core.errors import RelaxError, describe
+from relax_core.errors import FOREIGN, RelaxError, describe
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def _outcome(case: Mapping[str, Any], registry: Registry, dtype: torch.dtype, to
         return Outcome(case["name"], "error", error="; ".join(_invalid(error)))
     except RelaxError as error:
         return Outcome(case["name"], "error", error=error.message)
-    except Exception as error:  # a defect in one case is no reason to lose the others
+    except FOREIGN as error:  # a defect in one case is no reason to lose the others
         return Outcome(case["name"], "error", error=describe(error))
     expected = case.get("expected") or {}
     errors = largest_errors(computed, expected)

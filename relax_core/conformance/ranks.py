@@ -22,6 +22,7 @@ from relax_core.conformance.numeric.invariance import without_context_parallel
 from relax_core.conformance.outcome import Outcome
 from relax_core.conformance.subject import Subject
 from relax_core.conformance.targets import named
+from relax_core.errors import FOREIGN
 
 RANKS = 2
 PATIENCE = 15
@@ -115,7 +116,7 @@ def _work(job: Path, rank: int) -> None:
             outcome = call.evaluate(replace(cut[rank], group=group))
             torch.save({"values": outcome.values, "gradients": outcome.gradients}, directory / f"{name}.pt")
         dist.barrier()
-    except Exception as error:
+    except FOREIGN as error:
         (directory / STOPPED).write_text(json.dumps(subject.described(error)))
     # Without tearing down: gloo's threads race the interpreter's exit, and under load it aborts there.
     os._exit(0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from relax_core.batch import Batch
 from relax_core.conformance.call import Call
 from relax_core.conformance.variants import Variant, needs
+from relax_core.errors import FOREIGN
 from relax_core.spec import BATCH_FIELDS
 
 CONDITIONAL = {name: capability for name, capability in BATCH_FIELDS.items() if capability}
@@ -31,7 +32,7 @@ def reads(call: Call) -> set[str]:
         allowed |= {"values"}
     try:
         call.ask(_recording(call.sample(), allowed, log))
-    except Exception:
+    except FOREIGN:
         return log
     return log - ({"values"} if call.hook == "value_loss" else set())
 

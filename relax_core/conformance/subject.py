@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from relax_core.conformance.variants import Variant, variants
 from relax_core.discovery import GROUP, Plugin
+from relax_core.errors import FOREIGN
 from relax_core.registry import Registry
 from relax_core.sources import load_source
 from relax_core.spec import AlgorithmSpec
@@ -54,7 +55,7 @@ class Subject:
             if path.suffix == ".py":
                 return load_source(path, f"relax_conformance_{path.stem}"), ""
             return self.entry and self.entry.load(), ""
-        except Exception as error:
+        except FOREIGN as error:
             return None, located(error, None)
 
     @cached_property
@@ -64,7 +65,7 @@ class Subject:
             return self.plugin.spec
         try:
             spec = self.module.algorithm()
-        except Exception:
+        except FOREIGN:
             return None
         return spec if isinstance(spec, AlgorithmSpec) else None
 
@@ -96,7 +97,7 @@ class Subject:
         """The configurations under which it is checked; none where its declaration breaks down (see RLX737, RLX738)."""
         try:
             return list(variants(self.plugin, self.config)) if self.runs else []
-        except Exception:
+        except FOREIGN:
             return []
 
     @cached_property

@@ -12,6 +12,7 @@ from relax_core.conformance.check import Check, Problem, Tier
 from relax_core.conformance.report import Finding, Report
 from relax_core.conformance.subject import Subject
 from relax_core.discovery import Plugin
+from relax_core.errors import FOREIGN
 from relax_core.registry import Registry
 
 DEFAULT_TIERS: tuple[Tier, ...] = ("static", "numeric")
@@ -56,7 +57,7 @@ def applies(check: Check, subject: Subject) -> bool:
         return False
     try:
         return check.applies(subject)
-    except Exception:
+    except FOREIGN:
         return True
 
 
@@ -82,7 +83,7 @@ def _one_thread() -> Iterator[None]:
 def _problems(check: Check, subject: Subject) -> Iterator[Problem]:
     try:
         yield from check.find(subject)
-    except Exception as error:
+    except FOREIGN as error:
         yield Problem("it could not be checked", subject.described(error), "no exception")
 
 

@@ -13,7 +13,7 @@ from relax_core.compose import choose, compose
 from relax_core.config import DataSection, ModelSection, RolloutSection, RunConfig, TrainerSection
 from relax_core.conformance.partner import NAME, partner
 from relax_core.discovery import Plugin
-from relax_core.errors import RelaxError
+from relax_core.errors import FOREIGN, RelaxError
 from relax_core.registry import Registry, spec_of
 from relax_core.spec import AlgorithmConfig, AlgorithmSpec, RoleName, capability
 from relax_core.startup import topology_of
@@ -130,7 +130,7 @@ def _declarations_work(bound: BoundPlugin) -> bool:
             for each in dataclasses.fields(bound.spec.roles[name]):
                 if each.name not in ("config", "enabled"):
                     capability(bound.spec.roles[name], each.name, config)
-    except Exception:
+    except FOREIGN:
         return False
     return True
 
@@ -172,7 +172,7 @@ def refusals(variant: Variant) -> list[Any]:
             "validate_topology", topology=topology_of(variant.run, variant.binding), roles=roles(variant)
         )
         return [each for each in given or () if each.severity == "error"]
-    except Exception:
+    except FOREIGN:
         return []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_core.data.references import load_callable, missing_extra
-from relax_core.errors import LoadError, UsageError, nearest
+from relax_core.errors import FOREIGN, LoadError, UsageError, nearest
 
 if TYPE_CHECKING:
     from relax_core.config import DataSection
@@ -122,7 +122,7 @@ def source_rows(reference: str, args: dict[str, Any], base: Path) -> list[Any]:
     source = load_callable(reference, who="data.source", base=base)
     try:
         return list(source(**args))
-    except Exception as error:
+    except FOREIGN as error:
         what = f"'{reference}' raised {type(error).__name__}: {error}"
         fix = "correct the function or data.source_args"
         raise LoadError(what, who="data.source", fix=fix) from error

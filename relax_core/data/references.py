@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from relax_core.errors import LoadError, nearest
+from relax_core.errors import FOREIGN, LoadError, nearest
 from relax_core.sources import load_source
 
 EXTRAS = {
@@ -57,7 +57,7 @@ def load_entry(entry: EntryPoint, who: str) -> Any:
         return entry.load()
     except LoadError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         owner = entry.dist.name if entry.dist else entry.value
         what = f"'{entry.name}' of {owner} could not be loaded: {type(error).__name__}: {error}"
         raise LoadError(what, who=who, fix=f"reinstall or update {owner}") from error
@@ -82,13 +82,13 @@ def load_file(path: Path, who: str) -> ModuleType:
         return load_source(path, name)
     except LoadError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         raise_missing_extra(error, str(path), who)
         what = f"{path}:{failing_line(error, path)} raised {type(error).__name__}: {reason(error)}"
         raise LoadError(what, who=who, fix="correct the file") from error
 
 
-def failing_line(error: Exception, path: Path) -> int:
+def failing_line(error: BaseException, path: Path) -> int:
     """The last line of `path` that was on the stack; a syntax error carries its own."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno or 1
@@ -96,7 +96,7 @@ def failing_line(error: Exception, path: Path) -> int:
     return next((frame.lineno or 1 for frame in reversed(frames) if frame.filename == str(path)), 1)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
@@ -106,7 +106,7 @@ def load_module(place: str, who: str) -> ModuleType:
         return importlib.import_module(place)
     except LoadError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         raise_missing_extra(error, f"'{place}'", who)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (place == missing or place.startswith(f"{missing}.")):
@@ -123,7 +123,7 @@ def missing_extra(module: str, what: str, *, who: str) -> LoadError:
     return LoadError(f"{what} needs the package {module.replace('_', '-')}, which is not installed", who=who, fix=fix)
 
 
-def raise_missing_extra(error: Exception, what: str, who: str) -> None:
+def raise_missing_extra(error: BaseException, what: str, who: str) -> None:
     """LoadError where `error` says that a package of one of the extras is not installed."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module in EXTRAS:

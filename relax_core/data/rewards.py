@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relax_core.data.references import load_callable, missing_extra
-from relax_core.errors import RunError, UsageError
+from relax_core.errors import FOREIGN, RunError, UsageError
 
 Reward = Callable[..., Any]
 
@@ -67,12 +67,12 @@ class RewardFunction:
     def _score(self, sample: Sample) -> float | None:
         try:
             return finite(self._function(sample, **self._args))
-        except Exception as error:
+        except FOREIGN as error:
             if self._on_error == "zero":
                 return None
             raise self._failure(sample, error) from error
 
-    def _failure(self, sample: Sample, error: Exception) -> RunError:
+    def _failure(self, sample: Sample, error: BaseException) -> RunError:
         frames = error.__traceback__ and error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         fix = "correct the reward, or set data.on_reward_error to zero"

@@ -11,7 +11,7 @@ from typing import Any
 
 from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import check_directory
-from relax_core.errors import LoadError, RelaxError, describe
+from relax_core.errors import FOREIGN, LoadError, RelaxError, describe
 
 
 def model_directory(reference: str, *, who: str, base: Path, cache: Path) -> Path:
@@ -44,7 +44,7 @@ def _built(builder: Callable[..., Any], reference: str, who: str, cache: Path) -
         raise
     except OSError as error:
         raise LoadError(f"'{cache}' cannot be written: {error.strerror}", who="model.cache_dir") from None
-    except Exception as error:
+    except FOREIGN as error:
         raise LoadError(f"'{reference}' raised {describe(error)}", who=who, fix="correct the builder") from error
     return directory
 

@@ -321,3 +321,35 @@ def test_info_of_an_unknown_plugin(relax):
     result = relax("plugins", "info", "grp")
     assert result.code == 2
     assert only_line(result.err) == "error: relax plugins info: unknown plugin 'grp'. Fix: did you mean 'grpo'?"
+
+
+def test_a_plugin_that_ends_the_process_is_broken_and_ends_nothing(relax, install):
+    install("acme-quits", "quits", "raise SystemExit(7)\n")
+    result = relax("plugins", "list")
+    assert result.code == 0
+    (line,) = [line.split() for line in result.out.splitlines() if line.startswith("quits")]
+    assert line[1] == "broken"
+    assert line[-3:-1] == ["SystemExit:", "7"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("compute_advantage", "plugin 'quits': compute_advantage raised SystemExit: 7 (mine.py:"),
+        ("policy_loss", "plugin 'quits': policy_loss raised SystemExit: 7 (mine.py:"),
+    ],
+)
+def test_a_hook_that_ends_the_process_is_a_fault_of_its_plugin(relax, run_file, plugin_file, hook, message):
+    source = PLUGIN.format(name="quits")
+    body = source[source.index(f"def {hook}") :].split("\n")[1]
+    path = plugin_file(source.replace(body, "    raise SystemExit(7)"))
+    result = relax("train", run_file(), "--plugin", path, "--advantage-estimator", "quits")
+    assert result.code == 4
+    assert f"error: {message}" in result.err
+
+
+def test_a_reward_that_ends_the_process_is_its_own_fault(relax, run_file, tmp_path):
+    (tmp_path / "quits.py").write_text("def reward(sample):\n    raise SystemExit(7)\n")
+    result = relax("train", run_file(), "--data.reward", "quits.py:reward")
+    assert result.code == 4
+    assert "error: data.reward: 'quits.py:reward' failed on sample " in result.err

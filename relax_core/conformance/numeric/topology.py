@@ -11,7 +11,7 @@ from relax_core.config import RolloutSection, RunConfig, TopologySection, Traine
 from relax_core.conformance.check import Check, Problem, checks_in, numeric, on_hooks
 from relax_core.conformance.numeric.basics import ROLLOUT
 from relax_core.conformance.variants import Variant, a_run, refusals, roles
-from relax_core.errors import RelaxError
+from relax_core.errors import FOREIGN, RelaxError
 from relax_core.startup import topology_of, violations
 from relax_core.topology import Violation
 
@@ -64,7 +64,7 @@ def total(subject: Subject) -> Iterator[Problem]:
         if "validate_topology" in variant.bound.hooks:
             try:
                 list(judged(subject, variant))
-            except Exception as error:
+            except FOREIGN as error:
                 yield Problem("validate_topology raises on a run", subject.described(error), "violations, or nothing")
                 return
 
@@ -82,7 +82,7 @@ def helpful(subject: Subject) -> Iterator[Problem]:
             continue
         try:
             given = list(judged(subject, variant))
-        except Exception:
+        except FOREIGN:
             return
         for each in given:
             problem = unhelpful(each, variant)
@@ -133,7 +133,7 @@ def group_sizes(call: Call) -> Iterator[Problem]:
         cause = f"n_samples_per_prompt: {size} passes start-up"
         try:
             values = call.evaluate(call.sample(group_size=size)).values
-        except Exception as error:
+        except FOREIGN as error:
             yield Problem(f"{cause}, and it raises an exception", call.subject.described(error), "a result")
             return
         for name, value in values.items():

@@ -10,7 +10,7 @@ from relax_core.aggregation import AGGREGATIONS
 from relax_core.compose import choose, compose
 from relax_core.conformance.check import Check, Problem, checks_in, static
 from relax_core.conformance.partner import NAME, partner
-from relax_core.errors import RelaxError, describe, nearest
+from relax_core.errors import FOREIGN, RelaxError, describe, nearest
 from relax_core.registry import Registry
 from relax_core.spec import BATCH_FIELDS, AlgorithmConfig, NormalizationName, capability
 
@@ -68,7 +68,7 @@ def constructible(subject: Subject) -> Iterator[Problem]:
             continue
         try:
             each()
-        except Exception as error:
+        except FOREIGN as error:
             yield Problem(f"{each.__name__}() raises", " ".join(str(error).split()), "an instance")
 
 
@@ -119,12 +119,12 @@ def capabilities(subject: Subject) -> Iterator[Problem]:
     for role_name, role in spec.roles.items() if spec is not None else ():
         try:
             config = spec.config_of(role_name)()  # type: ignore[union-attr]
-        except Exception:
+        except FOREIGN:
             continue
         for each in fields(role):
             try:
                 value = capability(role, each.name, config) if each.name not in ("config", "enabled") else None
-            except Exception as error:
+            except FOREIGN as error:
                 yield Problem(f"{role_name}.{each.name} raises", describe(error), "a value for the default config")
                 continue
             if (allowed := _allowed(each.name)) is not None and (unknown := _unknown(value, allowed)):

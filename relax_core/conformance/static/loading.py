@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from relax_core.conformance.check import Check, Problem, checks_in, static
-from relax_core.errors import describe
+from relax_core.errors import FOREIGN, describe
 from relax_core.hookspecs import PROJECT
 from relax_core.spec import HOOK_API
 
@@ -66,7 +66,7 @@ def declares(subject: Subject) -> Iterator[Problem]:
 def _given(module: object) -> str:
     try:
         return type(module.algorithm()).__name__  # type: ignore[attr-defined]
-    except Exception as error:
+    except FOREIGN as error:
         return describe(error)
 
 
