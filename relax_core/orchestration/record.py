@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,7 @@ def newest_run(output: OutputSection, name: str, given: str) -> Path:
 
 def claim(output: OutputSection, name: str) -> Path:
     """The directory of a new run. Raises `UsageError` where one cannot be written or already holds a run."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = Path(output.dir) if output.dir else RUNS / f"{name}-{stamp}"
+    path = Path(output.dir) if output.dir else _free(f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
     if (path / METRICS).exists():
         fix = f"give another --output.dir, or go on with --resume {path}"
         raise UsageError(f"'{path}' already holds a run", who="output.dir", fix=fix)
@@ -104,6 +104,12 @@ def claim(output: OutputSection, name: str) -> Path:
     except OSError as error:
         raise UsageError(f"'{path}' cannot be written: {error.strerror}", who="output.dir") from None
     return path
+
+
+def _free(name: str) -> Path:
+    """A directory that no other run has, not even one that began in the same second."""
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(path for path in map(RUNS.joinpath, names) if not path.exists())
 
 
 def checkpoints_of(path: Path, keep: int = 0) -> Checkpoints:

@@ -308,7 +308,7 @@ def test_a_reward_that_raises_can_be_counted_instead(relax, run_file, tmp_path):
 def test_resume_without_a_checkpoint(relax, run_file, tmp_path):
     result = relax("train", run_file(), "--resume", tmp_path / "none")
     assert result.code == 3
-    assert f"--resume: '{tmp_path}/none' holds no checkpoint" in result.err
+    assert f"--resume: '{tmp_path}/none' holds no whole checkpoint" in result.err
 
 
 def test_plot_of_something_else(relax, tmp_path):
@@ -343,13 +343,15 @@ def test_a_hook_that_ends_the_process_is_a_fault_of_its_plugin(relax, run_file, 
     source = PLUGIN.format(name="quits")
     body = source[source.index(f"def {hook}") :].split("\n")[1]
     path = plugin_file(source.replace(body, "    raise SystemExit(7)"))
-    result = relax("train", run_file(), "--plugin", path, "--advantage-estimator", "quits")
+    result = relax(
+        "train", run_file(), "--plugin", path, "--advantage-estimator", "quits", "--output.dir", path.parent / "run"
+    )
     assert result.code == 4
     assert f"error: {message}" in result.err
 
 
 def test_a_reward_that_ends_the_process_is_its_own_fault(relax, run_file, tmp_path):
     (tmp_path / "quits.py").write_text("def reward(sample):\n    raise SystemExit(7)\n")
-    result = relax("train", run_file(), "--data.reward", "quits.py:reward")
+    result = relax("train", run_file(), "--data.reward", "quits.py:reward", "--output.dir", tmp_path / "run")
     assert result.code == 4
     assert "error: data.reward: 'quits.py:reward' failed on sample " in result.err

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from relax_core.config import OutputSection
+from relax_core.orchestration.record import claim
 from tests.cli.test_train import metrics
 from tests.conftest import RUN
 
@@ -82,3 +84,13 @@ def test_a_line_that_was_cut_off_is_taken_back(begun, relax):
     assert relax("plot", directory).code == 0
     assert train("--resume").code == 0
     assert metrics(directory) == whole
+
+
+def test_runs_that_begin_in_one_second_have_directories_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(3):
+        names.append(claim(OutputSection(), "run").name)
+    stamps = {name.rsplit("-", 1)[0] if name.count("-") == 3 else name for name in names}
+    assert len(set(names)) == 3
+    assert len(stamps) <= 2
