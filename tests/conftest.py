@@ -58,8 +58,9 @@ class Result:
 
 
 @pytest.fixture
-def relax(capsys):
-    """Run the console script's function with these arguments."""
+def relax(capsys, tmp_path, monkeypatch):
+    """Run the console script's function with these arguments, in a directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Result:
         with pytest.raises(SystemExit) as exit_:
