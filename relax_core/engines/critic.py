@@ -13,8 +13,8 @@ from relax_core.config import TrainerSection
 from relax_core.engines.hf_model import can_share_prompts, states
 from relax_core.engines.optimization import Optimization
 from relax_core.engines.placement import cuts, placement, restore
+from relax_core.engines.state import read_state, readable
 from relax_core.engines.types import Tokens, Update
-from relax_core.errors import LoadError
 from relax_core.numerics.head import evaluating
 from relax_core.packing import select_sequences
 from relax_core.runtime import LossOutput, Runtime
@@ -60,13 +60,9 @@ class TorchCritic:
         """Go on from what `save` wrote."""
         from safetensors.torch import load_model
 
-        try:
+        with readable(directory):
             load_model(self.model, str(directory / WEIGHTS / "model.safetensors"))
-            state = torch.load(directory / STATE, weights_only=True, map_location=self.device)
-            self.optimization.load_state_dict(state)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise LoadError(f"checkpoint '{directory}' has no readable critic: {reason}", who="--resume") from None
+            self.optimization.load_state_dict(read_state(directory / STATE, self.device))
 
     def _forward(self, tokens: Tokens) -> Tensor:
         with self._autocast:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from relax_core.engines.rows import Layout, lay_out
+from relax_core.engines.state import reason
 from relax_core.engines.types import Tokens
-from relax_core.errors import LoadError
+from relax_core.errors import FOREIGN, LoadError
 from relax_core.numerics.head import evaluating, head_of, token_log_probs, top_log_probs
 
 PROBE_TOLERANCE = 1e-3
@@ -68,10 +69,12 @@ def _load(kind: Any, path: Path, who: str, **options: Any) -> Any:
     check_directory(path, who=who)
     try:
         return kind.from_pretrained(str(path), local_files_only=True, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        reason = " ".join(str(error).split())[:300]
+    except FOREIGN as error:
+        if "trust_remote_code" in str(error):
+            fix = "read its *.py files, and where you trust them write model.trust_remote_code: true"
+            raise LoadError(f"'{path}' needs Python code of its own to be run", who=who, fix=fix) from None
         fix = "give a complete model directory: config, weights and tokenizer"
-        raise LoadError(f"'{path}' cannot be loaded: {reason}", who=who, fix=fix) from None
+        raise LoadError(f"'{path}' cannot be loaded: {reason(error)}", who=who, fix=fix) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from relax_core.config import TrainerSection
 from relax_core.engines.hf_model import Reading, can_share_prompts, likeliest, response_log_probs
 from relax_core.engines.optimization import Optimization
 from relax_core.engines.placement import cuts, placement, restore
+from relax_core.engines.state import read_state, readable
 from relax_core.engines.types import Policy, Tokens, Update
-from relax_core.errors import LoadError
 from relax_core.faults import NotFinite, locate
 from relax_core.numerics.head import check_head, evaluating, vocabulary_limit
 from relax_core.packing import loss_batch, select_sequences
@@ -119,15 +119,11 @@ class TorchEngine:
         """Go on from what `save` wrote. Nothing that is read is executed: safetensors and `weights_only`."""
         from safetensors.torch import load_model
 
-        try:
+        with readable(directory):
             load_model(self.model, str(directory / "model.safetensors"))
-            state = torch.load(directory / STATE, weights_only=True, map_location=self.device)
-            self.optimization.load_state_dict(state)
+            self.optimization.load_state_dict(read_state(directory / STATE, self.device))
             if self.settings.moves_reference:
                 load_model(self.models["reference"], str(directory / REFERENCE))
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise LoadError(f"checkpoint '{directory}' cannot be read: {reason}", who="--resume") from None
 
     def _forward(self, tokens: Tokens, part: Rollout) -> dict[str, Tensor]:
         ids = part.candidate_ids if part.has("candidate_ids") else None

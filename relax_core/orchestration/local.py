@@ -13,6 +13,7 @@ from torch import Tensor
 from relax_core.batch import FinishReason, Rollout
 from relax_core.binding import Binding
 from relax_core.engines.critic import TorchCritic
+from relax_core.engines.state import read_state, readable
 from relax_core.engines.torch import TorchEngine
 from relax_core.engines.types import Tokens, Update
 from relax_core.faults import NotFinite
@@ -68,7 +69,8 @@ class LocalRun:
         self.parts.engine.load(checkpoint)
         if self.parts.critic is not None:
             self.parts.critic.load(checkpoint)
-        state = torch.load(checkpoint / LOOP_STATE, weights_only=True)
+        with readable(checkpoint):
+            state = read_state(checkpoint / LOOP_STATE)
         self.step, self.generation.cursor = state["step"], state["cursor"]
         for plugin in self.binding.active:
             plugin.state.update(state["plugins"].get(plugin.name, {}))
