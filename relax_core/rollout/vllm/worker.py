@@ -1,0 +1,71 @@
+"""What is mixed into vLLM's worker class, in whichever process that is: the receiving end of a weight update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relax_core.rollout.vllm.manifest import Manifest
+
+
+class WeightReceiver:
+    """`begin_update`, any number of `receive…`, `finish_update`; the layers take a chunk each as they are complete."""
+
+    model_runner: Any
+    vllm_config: Any
+
+    def begin_update(self, check_values: bool) -> None:
+        """Make the model ready to be loaded again; until `finish_update` it must not generate."""
+        from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
+
+        self._manifest, self._loaded = Manifest(check_values), set[str]()
+        with self._current():
+            initialize_layerwise_reload(self.model_runner.model)
+
+    def receive(self, items: list[tuple[str, Tensor]]) -> None:
+        """Load a chunk that is in this process already."""
+        self._load(items)
+
+    def receive_bytes(self, blob: bytes) -> None:
+        """Load a chunk in safetensors form."""
+        from safetensors.torch import load
+
+        self._load(load(blob).items())
+
+    def finish_update(self) -> tuple[int, str, list[str]]:
+        """How many tensors came, the digest of them, and the engine's parameters that are not wholly new."""
+        from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload
+
+        model = self.model_runner.model
+        missing = sorted(self._missing(model))
+        with self._current():
+            finalize_layerwise_reload(model, self.model_runner.model_config)
+        return self._manifest.count, self._manifest.digest, missing
+
+    def _load(self, items: Iterable[tuple[str, Tensor]]) -> None:
+        with self._current(), torch.no_grad():
+            self._loaded |= self.model_runner.model.load_weights(map(self._manifest.add, items))
+
+    def _missing(self, model: Any) -> Iterator[str]:
+        """Parameters of which nothing came, and layers that wait for a part of theirs."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+        from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+        yield from {name for name, _ in model.named_parameters()} - self._loaded
+        for name, layer in model.named_modules():
+            info = get_layerwise_info(layer)
+            # An embedding is padded to a multiple of 64 rows and so never complete; it comes as one tensor.
+            waits = info.can_load() and 0 < info.load_numel < (info.load_numel_total or 0)
+            if waits and not isinstance(layer, VocabParallelEmbedding):
+                yield name
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        from vllm.config import set_current_vllm_config
+
+        with set_current_vllm_config(self.vllm_config):
+            yield
