@@ -30,6 +30,7 @@ def rollout_engine(config: RunConfig, model: Any, tokenizer: Any, path: Path, lo
         vocabulary=vocabulary_limit(model, tokenizer),
         model_config=model.config,
         longest=longest,
+        shapes={name: tuple(each.shape) for name, each in model.named_parameters()},
         device=model.device.type,
         seed=config.trainer.seed,
         threads=config.trainer.num_threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from relax_core.config import RolloutSection
 VOCABULARY = "relax_vocabulary"
 CPU_CACHE_BYTES = 4 * 2**30
 DEFAULT_SEQUENCES = 256
+PREFILL_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class VLLMSettings:
 
     `path` is the directory it starts from, `eos_ids` end a response, `vocabulary` is the number of ids that the
     tokenizer knows where the model has more, `model_config` the Hugging Face configuration, `longest` the tokens of the
-    longest prompt and response together, `device` and `threads` the trainer's.
+    longest prompt and response together, `shapes` those of the weights that an update brings, `device` and `threads`
+    the trainer's.
     """
 
     rollout: RolloutSection
@@ -28,6 +31,7 @@ class VLLMSettings:
     vocabulary: int | None
     model_config: Any
     longest: int
+    shapes: Mapping[str, tuple[int, ...]]
     device: str = "cpu"
     seed: int = 0
     threads: int | None = None
@@ -88,10 +92,18 @@ def _vocabulary(known: int | None) -> dict[str, Any]:
 
 
 def _on_cpu(settings: VLLMSettings) -> dict[str, Any]:
-    """No compilation, and a cache for as many full sequences as are decoded at once, 4 GiB at most but for one."""
+    """No compilation, and a cache for as many full sequences as are decoded at once, 4 GiB at most but for one.
+
+    A prompt is never cut in two: vLLM steps a request's generator back then, which a CPU's cannot.
+    """
     one = _cache_bytes(settings)
     wanted = one * (settings.rollout.max_batch or DEFAULT_SEQUENCES)
-    return {"enforce_eager": True, "kv_cache_memory_bytes": max(2 * one, min(wanted, CPU_CACHE_BYTES))}
+    return {
+        "enforce_eager": True,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(settings.max_model_len, PREFILL_TOKENS),
+        "kv_cache_memory_bytes": max(2 * one, min(wanted, CPU_CACHE_BYTES)),
+    }
 
 
 def _cache_bytes(settings: VLLMSettings) -> int:

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, random
 
 from relax_core.errors import LoadError, RelaxError, RunError
 from relax_core.rollout.types import Budget, Completion, SamplingParams
 from relax_core.rollout.vllm.arguments import VLLMSettings, engine_arguments
 from relax_core.rollout.vllm.environment import starting
-from relax_core.rollout.vllm.update import WHO, send
+from relax_core.rollout.vllm.update import WHO, fitting, send
 
-ABANDONED = "the last weight update did not end, and the engine's weights are a mixture of two versions"
+ABANDONED = "a weight update did not end, and its weights are a mixture of two versions"
+RESUME = "go on from the last checkpoint: --resume"
+ASLEEP = "it sleeps until the next weight update"
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class VLLMEngine:
 
     def __init__(self, settings: VLLMSettings, version: int = 0) -> None:
         self.settings, self.version = settings, version
-        self._mixed = self._asleep = False
+        self._unusable = ""
         alone = settings.rollout.separate_process
         with starting(separate_process=alone, device=settings.device, threads=settings.threads):
             self._engine = _start(settings)
@@ -81,12 +83,12 @@ class VLLMEngine:
         """`generate` within a budget, going on with the responses in `begun`: see `PartialRolloutEngine`."""
         if not all(prompts):
             raise RunError("a prompt has no token ids", who=WHO, fix="give each prompt at least one token")
-        if self._mixed:
-            raise RunError(ABANDONED, who=WHO, fix="start again from the last checkpoint: --resume")
+        self._refuse(ASLEEP, ABANDONED)
         fresh = Completion([], [], "abort", [])
         befores = [each for group in begun for each in (group or [fresh] * params.n)]
         rows = [_Row(prompts[i // params.n], before, _seed(params.seed, i, before)) for i, before in enumerate(befores)]
-        with self._alive("generation"):
+        # In this process the engine draws from the global generator, which is the trainer's.
+        with self._alive("generation"), random.fork_rng(devices=[]):
             self._sample([row for row in rows if row.before.finish_reason == "abort"], params, budget)
         done = [row.completion(self.version, params.max_new_tokens) for row in rows]
         return [done[start : start + params.n] for start in range(0, len(done), params.n)]
@@ -96,22 +98,26 @@ class VLLMEngine:
 
         Raises RunError when anything is missing, does not fit or did not arrive; the engine generates no more then.
         """
-        self._mixed, rollout = True, self.settings.rollout
+        self._refuse(ABANDONED)
+        asleep, self._unusable, rollout = self._unusable == ASLEEP, ABANDONED, self.settings.rollout
         with self._alive("a weight update"):
-            self._wake("weights")
+            if asleep:
+                self._engine.wake_up(["weights"])
+            checked = fitting(weights, self.settings.shapes)
             limit = rollout.update_chunk_mb * 2**20
-            send(self._call, weights, limit, by_bytes=self.settings.crosses_processes, check=rollout.verify_weights)
-            self._wake("kv_cache")
+            send(self._call, checked, limit, by_bytes=self.settings.crosses_processes, check=rollout.verify_weights)
+            if asleep:
+                self._engine.wake_up(["kv_cache"])
             if not self._engine.reset_prefix_cache():
                 raise RunError("the prefix cache could not be reset", who=WHO, fix="let every request end first")
-        self.version, self._mixed, self._asleep = version, False, False
+        self.version, self._unusable = version, ""
 
     def sleep(self) -> None:
         """Drop the weights and the cache until the next update, on a GPU that the trainer shares; else nothing."""
         if self.settings.sleeps:
             with self._alive("going to sleep"):
                 self._engine.sleep(level=2)
-            self._mixed = self._asleep = True
+            self._unusable = ASLEEP
 
     def close(self) -> None:
         """End the engine's processes and free its memory; the last one in this process takes its process group along."""
@@ -122,9 +128,9 @@ class VLLMEngine:
 
             cleanup_dist_env_and_memory()
 
-    def _wake(self, part: str) -> None:
-        if self._asleep:
-            self._engine.wake_up([part])
+    def _refuse(self, *reasons: str) -> None:
+        if self._unusable in reasons:
+            raise RunError(self._unusable, who=WHO, fix=RESUME)
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         results: list[Any] = self._engine.collective_rpc(method, args=arguments)
@@ -182,9 +188,7 @@ class VLLMEngine:
             fix = "look for a process that was killed, for its memory perhaps; then go on from the last checkpoint: --resume"
             raise RunError(f"its process ended during {what}", who=WHO, fix=fix) from None
         except Exception as error:
-            raise RunError(
-                f"{what} failed: {_reason(error)}", who=WHO, fix="go on from the last checkpoint: --resume"
-            ) from error
+            raise RunError(f"{what} failed: {_reason(error)}", who=WHO, fix=RESUME) from error
 
 
 def _start(settings: VLLMSettings) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from relax_core.rollout.vllm.manifest import Manifest
 
 Call = Callable[..., list[Any]]
 WHO = "vLLM engine"
+SEND_ALL = "send every named parameter of a model with the same config, once"
 
 
 def send(call: Call, weights: Iterable[tuple[str, Tensor]], chunk_bytes: int, *, by_bytes: bool, check: bool) -> None:
@@ -30,6 +31,22 @@ def send(call: Call, weights: Iterable[tuple[str, Tensor]], chunk_bytes: int, *,
             call("receive", chunk)
     for count, digest, missing in call("finish_update"):
         _compare(manifest, count, digest, missing)
+
+
+def fitting(
+    weights: Iterable[tuple[str, Tensor]], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    """`weights`, each once, all of them, and each of its shape in `shapes`; raises RunError at the first that is not."""
+    left = dict(shapes)
+    for name, tensor in weights:
+        wanted = left.pop(name, None)
+        if wanted != tuple(tensor.shape):
+            has = "no such weight left to fill" if wanted is None else f"one of shape {wanted}"
+            problem = f"weight '{name}' of shape {tuple(tensor.shape)} was given; the model has {has}"
+            raise RunError(problem, who=WHO, fix=SEND_ALL)
+        yield name, tensor
+    if left:
+        raise RunError(f"the update lacks {_shown(sorted(left))}", who=WHO, fix=SEND_ALL)
 
 
 def chunks(weights: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[list[tuple[str, Tensor]]]:
@@ -57,5 +74,8 @@ def _compare(sent: Manifest, count: int, digest: str, missing: list[str]) -> Non
         problem = f"{sent.count} weights were sent ({sent.digest}), {count} came ({digest})"
         raise RunError(problem, who=WHO, fix="look for what ends or changes messages between the processes")
     if missing:
-        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise RunError(f"the update left these as they were: {shown}", who=WHO, fix="send every weight of the model")
+        raise RunError(f"the update left as they were {_shown(missing)}", who=WHO, fix=SEND_ALL)
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
