@@ -22,9 +22,12 @@ class WeightReceiver:
         """Make the model ready to be loaded again; until `finish_update` it must not generate."""
         from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
 
-        self._manifest, self._loaded = Manifest(check_values), set[str]()
+        model = self.model_runner.model
+        # Named now: while a model is loaded again, tied weights are two.
+        self._left = {name for name, _ in model.named_parameters()}
+        self._manifest = Manifest(check_values)
         with self._current():
-            initialize_layerwise_reload(self.model_runner.model)
+            initialize_layerwise_reload(model)
 
     def receive(self, items: list[tuple[str, Tensor]]) -> None:
         """Load a chunk that is in this process already."""
@@ -44,18 +47,19 @@ class WeightReceiver:
         missing = sorted(self._missing(model))
         with self._current():
             finalize_layerwise_reload(model, self.model_runner.model_config)
+            _renew_tied(model)
         return self._manifest.count, self._manifest.digest, missing
 
     def _load(self, items: Iterable[tuple[str, Tensor]]) -> None:
         with self._current(), torch.no_grad():
-            self._loaded |= self.model_runner.model.load_weights(map(self._manifest.add, items))
+            self._left -= self.model_runner.model.load_weights(map(self._manifest.add, items))
 
     def _missing(self, model: Any) -> Iterator[str]:
         """Parameters of which nothing came, and layers that wait for a part of theirs."""
         from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-        yield from {name for name, _ in model.named_parameters()} - self._loaded
+        yield from self._left
         for name, layer in model.named_modules():
             info = get_layerwise_info(layer)
             # An embedding is padded to a multiple of 64 rows and so never complete; it comes as one tensor.
@@ -69,3 +73,13 @@ class WeightReceiver:
 
         with set_current_vllm_config(self.vllm_config):
             yield
+
+
+def _renew_tied(model: Any) -> None:
+    """Layers that share another's weight got none of their own: what their kernels keep packed of it is made anew."""
+    seen = set[int]()
+    for layer in model.modules():
+        weight = getattr(layer, "weight", None)
+        if id(weight) in seen and hasattr(layer, "quant_method"):
+            layer.quant_method.process_weights_after_loading(layer)
+        seen |= {id(weight)} if weight is not None else set()
