@@ -16,6 +16,10 @@ def ids(groups):
     return [[each.token_ids for each in group] for group in groups]
 
 
+def flat(groups):
+    return [each for group in groups for each in group]
+
+
 def test_the_seed_decides_and_the_global_generator_is_left_alone(qwen3):
     before = torch.get_rng_state()
     first, again, other = (qwen3.engine.generate(PROMPTS, SamplingParams(3, 12, seed=seed)) for seed in (4, 4, 5))
@@ -52,7 +56,7 @@ def test_a_stop_token_ends_a_response_and_stays_in_it(qwen3):
     stops = {2, *sorted(set(everything), key=everything.count)[-20:]}
     groups = qwen3.engine.generate(PROMPTS, SamplingParams(20, 6, stop_token_ids=tuple(stops)))
     endings = set()
-    for whole, actual in zip(sum(open_ended, []), sum(groups, []), strict=True):
+    for whole, actual in zip(flat(open_ended), flat(groups), strict=True):
         at = next((i for i, token in enumerate(whole.token_ids) if token in stops), None)
         assert actual.token_ids == whole.token_ids[: None if at is None else at + 1]
         assert len(actual.log_probs) == len(actual.token_ids) == len(actual.versions)
@@ -77,7 +81,7 @@ def test_the_token_that_completes_a_stop_string_is_the_last(qwen3):
     stop = tuple(sorted(set(pairs), key=pairs.count)[-3:])
     groups = qwen3.engine.generate(PROMPTS, SamplingParams(60, 16, stop=stop))
     reasons = []
-    for whole, actual in zip(sum(open_ended, []), sum(groups, []), strict=True):
+    for whole, actual in zip(flat(open_ended), flat(groups), strict=True):
         prefixes = (whole.token_ids[:length] for length in range(1, 17))
         found = next((each for each in prefixes if any(text in decode(each) for text in stop)), None)
         assert actual.token_ids == (found or whole.token_ids)

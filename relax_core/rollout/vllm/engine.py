@@ -54,7 +54,7 @@ class VLLMEngine:
     """Samples with continuous batching; holds a copy of the policy that `update_weights` renews."""
 
     shares_weights = False
-    _living = 0
+    _sharing = 0
 
     def __init__(self, settings: VLLMSettings, version: int = 0) -> None:
         self.settings, self.version = settings, version
@@ -62,7 +62,7 @@ class VLLMEngine:
         alone = settings.rollout.separate_process
         with starting(separate_process=alone, device=settings.device, threads=settings.threads):
             self._engine = _start(settings)
-        VLLMEngine._living += 1
+        VLLMEngine._sharing += not alone
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
         """`params.n` completions of each prompt (at least one id each), in the order of the prompts.
@@ -120,13 +120,19 @@ class VLLMEngine:
             self._unusable = ASLEEP
 
     def close(self) -> None:
-        """End the engine's processes and free its memory; the last one in this process takes its process group along."""
-        self._engine.engine_core.shutdown()
-        VLLMEngine._living -= 1
-        if not VLLMEngine._living:
+        """End the engine's processes and free its memory."""
+        alone = self.settings.rollout.separate_process
+        VLLMEngine._sharing -= not alone
+        if alone or not VLLMEngine._sharing:
+            self._engine.engine_core.shutdown()
+        else:
+            # Engines in this process share one process group, and the first to shut down would take it from the others.
+            self._engine.engine_core._finalizer.detach()
+        if not alone and not VLLMEngine._sharing:
             from vllm.distributed import cleanup_dist_env_and_memory
 
             cleanup_dist_env_and_memory()
+        del self._engine
 
     def _refuse(self, *reasons: str) -> None:
         if self._unusable in reasons:
