@@ -16,6 +16,7 @@ from relax_core.rollout.types import Budget, Completion, SamplingParams
 from relax_core.rollout.vllm.arguments import VLLMSettings, engine_arguments
 from relax_core.rollout.vllm.environment import starting
 from relax_core.rollout.vllm.update import WHO, fitting, send
+from relax_core.rollout.vllm.watch import watch
 
 ABANDONED = "a weight update did not end, and its weights are a mixture of two versions"
 RESUME = "go on from the last checkpoint: --resume"
@@ -63,6 +64,8 @@ class VLLMEngine:
         with starting(separate_process=alone, device=settings.device, threads=settings.threads):
             self._engine = _start(settings)
         VLLMEngine._sharing += not alone
+        if alone:
+            watch(self._engine.engine_core)
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
         """`params.n` completions of each prompt (at least one id each), in the order of the prompts.
