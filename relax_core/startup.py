@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from relax_core.binding import Binding
-from relax_core.rules import Run, capabilities, run
+from relax_core.rules import Run, capabilities, generation, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
-RULES = (*run.RULES, *capabilities.RULES)
+RULES = (*run.RULES, *generation.RULES, *capabilities.RULES)
 
 
 def topology_of(resolved: ResolvedRun, binding: Binding) -> Topology:
@@ -27,7 +27,7 @@ def topology_of(resolved: ResolvedRun, binding: Binding) -> Topology:
 def check(resolved: ResolvedRun, binding: Binding) -> list[Violation]:
     """Every violation of the core's rules and of the active plugins', by code."""
     topology = topology_of(resolved, binding)
-    subject = Run(topology, binding, resolved.ignored)
+    subject = Run(topology, binding, resolved.ignored, resolved.base)
     found = [violation for each in RULES for violation in each.violations(subject)]
     for plugin in binding.implementing("validate_topology"):
         given = plugin.call("validate_topology", topology=topology, roles=frozenset(plugin.configs)) or ()

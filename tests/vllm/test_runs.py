@@ -12,6 +12,11 @@ from tests.conftest import EXAMPLES
 
 TINY = EXAMPLES / "tiny.yaml"
 SEEDS = (0, 1, 2)
+PARTIAL = (
+    *("--rollout.engine", "vllm", "--partial-rollout", "--token-budget", 3, "--use-dynamic-global-batch-size"),
+    *("--rollout-batch-size", 8, "--n-samples-per-prompt", 2, "--stop-token-ids", str(list(range(4, 70)))),
+)
+"""Responses end at any token with a probability of a quarter, so that some groups end within the budget."""
 
 
 @pytest.fixture
@@ -51,10 +56,10 @@ def test_two_runs_of_one_seed_and_a_resumed_one_give_the_same_metrics(train, rel
 
 
 def test_a_partial_rollout_trains_on_tokens_of_several_versions_and_resumes(train, tmp_path):
-    partial = ("--rollout.engine", "vllm", "--partial-rollout", "--token-budget", 3, "--use-dynamic-global-batch-size")
-    flags = (*partial, "--rollout-batch-size", 4, "--n-samples-per-prompt", 4, "--mismatch-warn", "null")
+    flags = (*PARTIAL, "--mismatch-warn", "null")
     whole, _ = train(*flags, "--num-rollout", 5, name="whole")
     assert max(each["rollout/staleness_max"] for each in whole) == 2
+    assert max(each["train/is_logprob_abs_diff"] for each in whole) > 1e-3
     train(*flags, "--num-rollout", 2, name="parts")
     state = torch.load(next((tmp_path / "parts" / "checkpoints").glob("*2")) / "loop.pt", weights_only=True)
     assert state["generation"]["unfinished"]
@@ -63,12 +68,10 @@ def test_a_partial_rollout_trains_on_tokens_of_several_versions_and_resumes(trai
 
 
 def test_masked_stale_tokens_do_not_count(train):
-    partial = ("--rollout.engine", "vllm", "--partial-rollout", "--token-budget", 3, "--use-dynamic-global-batch-size")
-    flags = (*partial, "--mask-offpolicy-in-partial-rollout", "--rollout-batch-size", 4, "--n-samples-per-prompt", 4)
-    found, _ = train(*flags, "--num-rollout", 5)
-    assert max(each["rollout/staleness_max"] for each in found) == 2
+    found, said = train(*PARTIAL, "--mask-offpolicy-in-partial-rollout", "--num-rollout", 5)
     assert all(each["rollout/staleness_mean"] == 0 for each in found)
     assert all(each["train/is_logprob_abs_diff"] < 1e-4 for each in found)
+    assert "warning" not in said
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])

@@ -110,6 +110,12 @@ def _cache_bytes(settings: VLLMSettings) -> int:
     """Keys and values of one sequence of the greatest length, in bytes, with a block of 128 tokens to spare."""
     model = settings.model_config.get_text_config()
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-    width = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    width = head_size(model)
     size = 4 if dtype_of(settings) == "float32" else 2
     return int(2 * model.num_hidden_layers * heads * width * size * (settings.max_model_len + 128))
+
+
+def head_size(model_config: Any) -> int:
+    """Width of one attention head."""
+    model = model_config.get_text_config()
+    return int(getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads)

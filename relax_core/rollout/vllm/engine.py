@@ -13,7 +13,7 @@ from torch import Tensor, random
 
 from relax_core.errors import LoadError, RelaxError, RunError
 from relax_core.rollout.types import Budget, Completion, SamplingParams
-from relax_core.rollout.vllm.arguments import VLLMSettings, engine_arguments
+from relax_core.rollout.vllm.arguments import VLLMSettings, engine_arguments, head_size
 from relax_core.rollout.vllm.environment import starting
 from relax_core.rollout.vllm.update import WHO, fitting, send
 from relax_core.rollout.vllm.watch import watch
@@ -201,6 +201,7 @@ class VLLMEngine:
 
 
 def _start(settings: VLLMSettings) -> Any:
+    _check_heads(settings)
     try:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -209,6 +210,16 @@ def _start(settings: VLLMSettings) -> Any:
     except Exception as error:
         fix = "correct rollout.engine_args, or leave more memory to the engine"
         raise LoadError(f"vLLM does not start: {_reason(error)}", who="rollout.engine", fix=fix) from error
+
+
+def _check_heads(settings: VLLMSettings) -> None:
+    """On a CPU a size of heads without a kernel would fail in the first forward pass alone."""
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    size, sizes = head_size(settings.model_config), CPUAttentionBackend.get_supported_head_sizes()
+    if settings.device == "cpu" and size not in sizes:
+        problem = f"vLLM has no attention kernel for heads of {size} on a CPU; it has {', '.join(map(str, sizes))}"
+        raise LoadError(problem, who="rollout.engine", fix="write rollout.engine: hf, or take another model")
 
 
 def _reason(error: Exception) -> str:
