@@ -135,7 +135,9 @@ class RolloutSection(AlgorithmConfig):
     max_model_len: PositiveInt | None = None
     """Longest prompt and response together in the `vllm` engine; left out, the model's context."""
     separate_process: bool = False
-    """Run the `vllm` engine in a process of its own; weights then travel as safetensors bytes."""
+    """Run the `vllm` engine in a process of its own."""
+    weight_transfer: Literal["auto", "bytes", "ipc", "broadcast"] = "auto"
+    """How weights reach another process: `bytes` (safetensors), `ipc` (CUDA, on one GPU) or `broadcast` (NCCL or gloo)."""
     update_chunk_mb: PositiveInt = 256
     """MiB of weights on their way to the `vllm` engine at a time."""
     verify_weights: bool = False

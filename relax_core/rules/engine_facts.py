@@ -30,6 +30,7 @@ TAKEN = {
     "logits_processors": "",
     "additional_config": "",
     "enable_sleep_mode": "",
+    "weight_transfer_config": "rollout.weight_transfer",
 }
 """vLLM's arguments that `rollout.engine_args` may not set, and the fields that do; empty where the engine itself does."""
 

@@ -21,7 +21,7 @@ from relax_core.rules.engine_facts import (
 
 VLLM_ONLY = (
     *("tensor_parallel_size", "gpu_memory_fraction", "dtype", "max_model_len", "separate_process"),
-    *("update_chunk_mb", "verify_weights", "engine_args"),
+    *("weight_transfer", "update_chunk_mb", "verify_weights", "engine_args"),
 )
 PARTIAL_ONLY = ("token_budget", "time_budget", "mask_offpolicy_in_partial_rollout")
 TEMPERATURES = (0.01, 2.0)

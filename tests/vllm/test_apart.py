@@ -1,4 +1,4 @@
-"""An engine in a process of its own: weights travel as bytes, and an update that failed ends it."""
+"""An engine in a process of its own: weights are broadcast to it, and an update that failed ends it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ RESUME = "Fix: go on from the last checkpoint: --resume"
 MIXED = f"vLLM engine: a weight update did not end, and its weights are a mixture of two versions. {RESUME}"
 
 
-def test_parity_after_updates_by_bytes_and_no_samples_after_one_that_failed(directories):
-    pair = start(directories["llama"], separate_process=True, verify_weights=True)
+def test_parity_after_updates_and_no_samples_after_one_that_failed(directories):
+    pair = start(directories["llama"], separate_process=True, weight_transfer="broadcast", verify_weights=True)
     params = SamplingParams(2, 16, seed=1)
 
     def breaks_off():

@@ -17,7 +17,7 @@ RUN = """
 model: {path: "EXAMPLES/tiny_model.py:build", cache_dir: CACHE}
 data: {source: "EXAMPLES/tiny_task.py:examples", reward: "EXAMPLES/tiny_task.py:reward"}
 rollout: {engine: vllm, separate_process: true, rollout_batch_size: 2, n_samples_per_prompt: 4, max_new_tokens: 4}
-trainer: {num_rollout: 100000, num_threads: 1}
+trainer: {num_rollout: 100000, num_threads: 1, lr: 1e-3}
 output: {tensorboard: false, save_interval: 1}
 """
 
@@ -75,5 +75,6 @@ def test_one_error_no_hang_and_the_last_checkpoint_goes_on(relax, run_file, tmp_
     flags = ("--output.dir", directory, "--resume", directory, "--num-rollout", done + 2, "--separate-process", "false")
     again = relax("train", path, *flags)
     assert again.code == 0, again.err
-    found = [json.loads(line)["step"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    assert found == list(range(1, done + 3))
+    found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in found] == list(range(1, done + 3))
+    assert all(each["train/is_logprob_abs_diff"] < 1e-4 for each in found)

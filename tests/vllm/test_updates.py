@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from relax_core.errors import RunError
+from relax_core.rollout.types import SamplingParams
 from relax_core.rollout.vllm.manifest import Manifest
 from relax_core.rollout.vllm.update import chunks, fitting, send
+from tests.vllm.conftest import PROMPTS
 
 SEND_ALL = "Fix: send every named parameter of a model with the same config, once"
 SHAPES = {"a": (2, 3), "b": (4,), "c": (1,)}
@@ -95,6 +97,15 @@ def test_what_is_lost_or_changed_on_the_way_is_found(qwen3, spoil, check, came):
         with pytest.raises(RunError, match=rf"^vLLM engine: 25 weights were sent \(\w+\), {came} \(\w+\)\. Fix: "):
             update()
     qwen3.publish()
+
+
+def test_bytes_in_chunks_bring_the_same_weights(pair):
+    pair.change()
+    send(pair.engine._call, pair.model.named_parameters(), 2**14, by_bytes=True, check=True)
+    assert pair.engine._engine.reset_prefix_cache()
+    groups = pair.engine.generate(PROMPTS, SamplingParams(2, 8, temperature=0.7))
+    assert pair.gap(PROMPTS, groups, 0.7) < 1e-4
+    pair.publish()
 
 
 def test_a_part_of_a_fused_weight_is_not_enough(qwen3):

@@ -43,9 +43,13 @@ class VLLMSettings:
         return self.rollout.max_model_len or self.longest
 
     @property
-    def crosses_processes(self) -> bool:
-        """Whether the weights have to reach another process: the engine's own, or its tensor-parallel workers."""
-        return self.rollout.separate_process or self.rollout.tensor_parallel_size > 1
+    def way(self) -> str:
+        """How weights reach the engine: `direct` in this process, else `bytes`, or a backend of vLLM's weight transfer."""
+        rollout = self.rollout
+        if not rollout.separate_process and rollout.tensor_parallel_size == 1:
+            return "direct"
+        ways = {"bytes": "bytes", "ipc": "ipc", "broadcast": "relax_gloo" if self.device == "cpu" else "nccl"}
+        return ways.get(rollout.weight_transfer, "bytes" if self.device == "cpu" else "ipc")
 
     @property
     def sleeps(self) -> bool:
@@ -71,6 +75,7 @@ def engine_arguments(settings: VLLMSettings) -> dict[str, Any]:
         "generation_config": "vllm",
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "relax_core.rollout.vllm.worker.WeightReceiver",
+        **({} if settings.way in ("direct", "bytes") else {"weight_transfer_config": {"backend": settings.way}}),
         **_vocabulary(settings.vocabulary),
         **(_on_cpu(settings) if settings.device == "cpu" else {"enable_sleep_mode": settings.sleeps}),
     }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, random
 
@@ -17,6 +17,9 @@ from relax_core.rollout.vllm.arguments import VLLMSettings, engine_arguments, he
 from relax_core.rollout.vllm.environment import starting
 from relax_core.rollout.vllm.update import WHO, fitting, send
 from relax_core.rollout.vllm.watch import watch
+
+if TYPE_CHECKING:
+    from relax_core.rollout.vllm.transfer import Transfer
 
 ABANDONED = "a weight update did not end, and its weights are a mixture of two versions"
 RESUME = "go on from the last checkpoint: --resume"
@@ -60,6 +63,7 @@ class VLLMEngine:
     def __init__(self, settings: VLLMSettings, version: int = 0) -> None:
         self.settings, self.version = settings, version
         self._unusable = ""
+        self._transfer: Transfer | None = None
         alone = settings.rollout.separate_process
         with starting(separate_process=alone, device=settings.device, threads=settings.threads):
             self._engine = _start(settings)
@@ -102,13 +106,12 @@ class VLLMEngine:
         Raises RunError when anything is missing, does not fit or did not arrive; the engine generates no more then.
         """
         self._refuse(ABANDONED)
-        asleep, self._unusable, rollout = self._unusable == ASLEEP, ABANDONED, self.settings.rollout
+        asleep, self._unusable = self._unusable == ASLEEP, ABANDONED
         with self._alive("a weight update"):
             if asleep:
                 self._engine.wake_up(["weights"])
             checked = fitting(weights, self.settings.shapes)
-            limit = rollout.update_chunk_mb * 2**20
-            send(self._call, checked, limit, by_bytes=self.settings.crosses_processes, check=rollout.verify_weights)
+            self._send(checked)
             if asleep:
                 self._engine.wake_up(["kv_cache"])
             if not self._engine.reset_prefix_cache():
@@ -140,6 +143,18 @@ class VLLMEngine:
     def _refuse(self, *reasons: str) -> None:
         if self._unusable in reasons:
             raise RunError(self._unusable, who=WHO, fix=RESUME)
+
+    def _send(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        rollout, way = self.settings.rollout, self.settings.way
+        limit, check = rollout.update_chunk_mb * 2**20, rollout.verify_weights
+        if way in ("direct", "bytes"):
+            send(self._call, weights, limit, by_bytes=way == "bytes", check=check)
+            return
+        if self._transfer is None:
+            from relax_core.rollout.vllm.transfer import Transfer
+
+            self._transfer = Transfer(self._call, way, rollout.tensor_parallel_size, limit)
+        self._transfer.send(weights, check=check)
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         results: list[Any] = self._engine.collective_rpc(method, args=arguments)

@@ -30,7 +30,7 @@ def send(call: Call, weights: Iterable[tuple[str, Tensor]], chunk_bytes: int, *,
         else:
             call("receive", chunk)
     for count, digest, missing in call("finish_update"):
-        _compare(manifest, count, digest, missing)
+        compare(manifest, count, digest, missing)
 
 
 def fitting(
@@ -69,7 +69,8 @@ def _packed(chunk: list[tuple[str, Tensor]]) -> bytes:
     return save({name: tensor.detach().to("cpu", memory_format=torch.contiguous_format) for name, tensor in chunk})
 
 
-def _compare(sent: Manifest, count: int, digest: str, missing: list[str]) -> None:
+def compare(sent: Manifest, count: int, digest: str, missing: list[str]) -> None:
+    """Raise RunError unless a worker's report is of what was sent, and nothing was left as it was."""
     if (count, digest) != (sent.count, sent.digest):
         problem = f"{sent.count} weights were sent ({sent.digest}), {count} came ({digest})"
         raise RunError(problem, who=WHO, fix="look for what ends or changes messages between the processes")
