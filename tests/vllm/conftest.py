@@ -1,4 +1,7 @@
-"""Engines that are started once and serve every test here: a Qwen3, and a Llama with tied and padded embeddings."""
+"""Engines that are started once and serve every test here: a Qwen3, and a Llama with tied and padded embeddings.
+
+They are closed when the last test of this directory ends, as they hold a process group that other tests do not expect.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def start(directory: Path, **rollout: Any) -> Pair:
     return Pair(model, tokenizer, rollout_engine(config, model, tokenizer, directory, 200))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def one_thread():
     """So small models are slower on more, and much slower where other processes compete for the cores."""
     before = torch.get_num_threads()
@@ -102,14 +105,14 @@ def directories(tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def qwen3(directories):
     pair = start(directories["qwen3"])
     yield pair
     pair.engine.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def llama(directories):
     pair = start(directories["llama"])
     yield pair

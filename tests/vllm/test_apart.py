@@ -37,3 +37,15 @@ def test_parity_after_updates_and_no_samples_after_one_that_failed(directories):
             attempt()
         assert str(caught.value) == MIXED
     pair.engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["bytes", "broadcast"])
+def test_parity_with_two_ranks(directories, way):
+    pair = start(directories["llama"], tensor_parallel_size=2, weight_transfer=way, verify_weights=True)
+    for _ in range(3):
+        groups = pair.engine.generate(PROMPTS, SamplingParams(2, 16, temperature=0.7, seed=1))
+        assert pair.gap(PROMPTS, groups, 0.7) < 1e-4
+        pair.change()
+        pair.publish()
+    pair.engine.close()

@@ -102,3 +102,13 @@ def test_both_engines_reach_the_same_reward(train):
     spread = max(max(values) - min(values) for values in last.values())
     assert min(means.values()) > 0.9
     assert abs(means["hf"] - means["vllm"]) <= max(spread, 0.02)
+
+
+@pytest.mark.slow
+def test_the_pretrained_example_runs(relax, tmp_path):
+    flags = ("--rollout.engine", "vllm", "--num-rollout", 2, "--output.dir", tmp_path / "run")
+    result = relax("train", EXAMPLES / "demo.yaml", *flags)
+    assert result.code == 0, result.err
+    found = metrics(tmp_path / "run")
+    assert len(found) == 2
+    assert all(each["train/is_logprob_abs_diff"] < 1e-4 for each in found)
