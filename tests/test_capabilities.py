@@ -98,7 +98,7 @@ def test_a_plugin_without_demands_has_no_violations(violations):
             "error: rollout.n_samples_per_prompt: 'demanding' needs groups of 4 or more. Fix: write 4 or more",
         ),
         (
-            "requires_equal_groups=True", "", {"rollout": {"partial_rollout": True}}, "RLX207",
+            "requires_equal_groups=True", "", {"rollout": {"partial_rollout": True}, "trainer": {"mode": "hybrid"}}, "RLX207",
             "error: rollout.partial_rollout: 'demanding' needs whole groups. Fix: write partial_rollout: false",
         ),
         (

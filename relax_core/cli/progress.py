@@ -30,7 +30,13 @@ def _bar(done: int, total: int) -> Iterator[Callable[[StepReport], None]]:
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("training", total=total, completed=done, status="starting")
-        yield lambda report: bar.update(task, completed=report.step, status=_status(report))
+
+        def show(report: StepReport) -> None:
+            bar.update(task, completed=report.step, status=_status(report))
+            for warning in report.warnings:
+                bar.console.print(f"warning: step {report.step}: {warning}", markup=False, highlight=False)
+
+        yield show
 
 
 def _lines(done: int) -> Callable[[StepReport], None]:
@@ -39,7 +45,8 @@ def _lines(done: int) -> Callable[[StepReport], None]:
     def show(report: StepReport) -> None:
         left = (time.monotonic() - start) / (report.step - done) * (report.total - report.step)
         line = f"step {report.step}/{report.total} {_status(report)} left {_clock(left)}"
-        print(line, file=sys.stderr, flush=True)
+        for text in (line, *(f"warning: step {report.step}: {warning}" for warning in report.warnings)):
+            print(text, file=sys.stderr, flush=True)
 
     return show
 

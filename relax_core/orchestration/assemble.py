@@ -17,7 +17,8 @@ from relax_core.engines.hf_model import load_critic, load_model, load_tokenizer,
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.errors import LoadError
 from relax_core.orchestration.model_path import model_directory
-from relax_core.rollout.hf import HFSampler
+from relax_core.rollout.factory import rollout_engine
+from relax_core.rollout.types import RolloutEngine
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
 from relax_core.startup import topology_of
@@ -32,7 +33,7 @@ class Parts:
     tokenizer: Any
     engine: TorchEngine
     critic: TorchCritic | None
-    sampler: HFSampler
+    sampler: RolloutEngine
     prompts: PromptSource
     reward: RewardFunction
     runtime: Runtime
@@ -57,7 +58,8 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     )
     _check_candidates(engine, binding.most("candidates"))
     critic = _critic(resolved, topology)
-    sampler = HFSampler(engine.model, tokenizer, max_batch=config.rollout.max_batch)
+    longest = max(len(prompt.token_ids) for prompt in prompts.prompts) + config.rollout.max_new_tokens
+    sampler = rollout_engine(config, engine.model, tokenizer, path, longest)
     return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, runtime_of(resolved, binding), interval)
 
 
@@ -133,7 +135,9 @@ def _model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:
 
 
 def _longest_prompt(resolved: ResolvedRun, model: Any) -> int | None:
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    room = None if context is None else context - resolved.config.rollout.max_new_tokens
-    limits = [limit for limit in (resolved.config.data.max_prompt_tokens, room) if limit is not None]
-    return min(limits, default=None)
+    """What the data, the model's context and the rollout engine's allow, the smallest of it."""
+    rollout = resolved.config.rollout
+    contexts = [getattr(model.config.get_text_config(), "max_position_embeddings", None), rollout.max_model_len]
+    room = [context - rollout.max_new_tokens for context in contexts if context is not None]
+    given = resolved.config.data.max_prompt_tokens
+    return min(room if given is None else [*room, given], default=None)

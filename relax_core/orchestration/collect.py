@@ -16,7 +16,7 @@ from relax_core.errors import LoadError
 from relax_core.rollout.types import Completion
 from relax_core.spec import SequenceField
 
-REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
 @dataclass(slots=True)
@@ -36,16 +36,26 @@ def tokens_of(sequences: Sequence[Response]) -> Tokens:
     return Tokens([each.prompt.token_ids for each in sequences], [each.completion.token_ids for each in sequences])
 
 
-def pack(sequences: Sequence[Response], version: int, fields: Sequence[SequenceField], device: torch.device) -> Rollout:
-    """A rollout of whole sequences; `version` is that of the weights that train on it, for the staleness of each token."""
+def pack(
+    sequences: Sequence[Response],
+    version: int,
+    fields: Sequence[SequenceField],
+    device: torch.device,
+    *,
+    mask_stale: bool = False,
+) -> Rollout:
+    """A rollout of whole sequences; `version` is that of the weights that train on it, for the staleness of each token.
+
+    With `mask_stale`, tokens that older weights sampled are not in the raw mask.
+    """
     lengths = _integers(len(each.completion.token_ids) for each in sequences)
     groups = {group: index for index, group in enumerate(dict.fromkeys(each.group for each in sequences))}
     log_probs = [value for each in sequences for value in each.completion.log_probs]
-    staleness = _integers(version - each.completion.version for each in sequences)
+    staleness = _integers(version - sampled for each in sequences for sampled in each.completion.versions)
     tokens = {
-        "raw_mask": torch.ones(int(lengths.sum()), dtype=torch.bool),
+        "raw_mask": staleness == 0 if mask_stale else torch.ones_like(staleness, dtype=torch.bool),
         "rollout_log_probs": torch.tensor(log_probs, dtype=torch.float32),
-        "staleness": staleness.repeat_interleave(lengths),
+        "staleness": staleness,
     }
     per_sequence = {
         "rewards": torch.tensor([each.reward for each in sequences], dtype=torch.float32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -13,7 +13,8 @@ from relax_core.data.prompts import Prompt
 from relax_core.data.rewards import Sample
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.collect import Response, pack
-from relax_core.rollout.types import Completion, SamplingParams
+from relax_core.orchestration.unfinished import Group
+from relax_core.rollout.types import Budget, Completion, PartialRolloutEngine, SamplingParams
 from relax_core.spec import SequenceField
 
 
@@ -38,31 +39,42 @@ class Round:
 
 
 class Generation:
-    """Rounds of generation; `cursor` counts the prompts that were used, and is all there is to remember."""
+    """Rounds of generation. `cursor` counts the prompts that were used; `unfinished` groups go on in the next round."""
 
     def __init__(self, parts: Parts, fields: Sequence[SequenceField]) -> None:
         self.parts, self.fields = parts, fields
         self.config = parts.topology.run
         self.cursor = 0
+        self.unfinished: list[Group] = []
 
     def run(self, step: int) -> Round:
-        """Groups until there are enough that every `keep_group` plugin keeps, or the refills are used up."""
-        result, wanted = Round(), self.config.rollout.rollout_batch_size
-        for attempt in range(self.config.rollout.max_refills + 1):
-            missing = wanted - len({each.group for each in result.kept})
+        """Groups until there are enough that every `keep_group` plugin keeps, or the refills are used up.
+
+        A partial rollout is not refilled: it has as many groups as ended within its budget, one at least.
+        """
+        result, rollout = Round(), self.config.rollout
+        for attempt in range(1 if rollout.partial_rollout else rollout.max_refills + 1):
+            missing = rollout.rollout_batch_size - len({each.group for each in result.kept})
             if missing:
                 self._attempt(result, missing, step, attempt)
         return result
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint has to hold, in plain values."""
+        return {"cursor": self.cursor, "unfinished": [group.state() for group in self.unfinished]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.cursor, self.unfinished = state["cursor"], [Group.restored(each) for each in state["unfinished"]]
+
     def pack(self, responses: Sequence[Response], step: int) -> Rollout:
         """The responses as a rollout on the training device."""
-        return pack(responses, step, self.fields, self.parts.engine.device)
+        mask = self.config.rollout.mask_offpolicy_in_partial_rollout
+        return pack(responses, step, self.fields, self.parts.engine.device, mask_stale=mask)
 
     def _attempt(self, result: Round, groups: int, step: int, attempt: int) -> None:
-        prompts = self.parts.prompts.take(self.cursor, groups)
-        first = self.cursor
-        self.cursor += groups
-        responses = self._responses(prompts, first, self._params(step, attempt))
+        ended = self._sample(self._open(groups), self._params(step, attempt))
+        groups, responses = len(ended), self._responses(ended)
         scored = self.parts.reward.score([each.sample for each in responses])
         for response, reward in zip(responses, scored.rewards, strict=True):
             response.score = response.reward = reward
@@ -72,15 +84,35 @@ class Generation:
         result.errors += scored.errors
         result.dropped += groups - len({each.group for each in kept})
 
-    def _responses(self, prompts: Sequence[Prompt], first: int, params: SamplingParams) -> list[Response]:
-        groups = self.parts.sampler.generate([prompt.token_ids for prompt in prompts], params)
-        texts = self.parts.tokenizer.batch_decode(
-            [each.token_ids for group in groups for each in group], skip_special_tokens=True
-        )
-        pairs = [(i, each) for i, group in enumerate(groups) for each in group]
+    def _open(self, count: int) -> list[Group]:
+        """`count` groups to sample: those that are not at their ends, then new ones."""
+        begun, self.unfinished = self.unfinished, []
+        new = [Group(self.cursor + i) for i in range(count - len(begun))]
+        self.cursor += len(new)
+        return begun + new
+
+    def _sample(self, groups: list[Group], params: SamplingParams) -> list[Group]:
+        """The groups that ended, with their responses; the others are kept for the next round."""
+        prompts = [self._prompt(group).token_ids for group in groups]
+        if not self.config.rollout.partial_rollout:
+            sampled = self.parts.sampler.generate(prompts, params)
+            return [Group(group.place, each) for group, each in zip(groups, sampled, strict=True)]
+        engine, budget = cast("PartialRolloutEngine", self.parts.sampler), self._budget()
+        while not any(group.ended for group in groups):
+            sampled = engine.proceed(prompts, [group.responses for group in groups], params, budget)
+            groups = [Group(group.place, each) for group, each in zip(groups, sampled, strict=True)]
+        self.unfinished = [group for group in groups if not group.ended]
+        return [group for group in groups if group.ended]
+
+    def _prompt(self, group: Group) -> Prompt:
+        return self.parts.prompts.take(group.place, 1)[0]
+
+    def _responses(self, groups: Sequence[Group]) -> list[Response]:
+        pairs = [(group.place, self._prompt(group), each) for group in groups for each in group.responses]
+        texts = self.parts.tokenizer.batch_decode([each.token_ids for _, _, each in pairs], skip_special_tokens=True)
         return [
-            Response(prompts[i], each, _sample(prompts[i], each, text), first + i)
-            for (i, each), text in zip(pairs, texts, strict=True)
+            Response(prompt, each, _sample(prompt, each, text), place)
+            for (place, prompt, each), text in zip(pairs, texts, strict=True)
         ]
 
     def _filter(self, responses: list[Response], step: int) -> list[Response]:
@@ -89,6 +121,9 @@ class Generation:
             response.reward = reward
         keep = self.parts.runtime.kept_groups(rollout, step).tolist()
         return [response for response, kept in zip(responses, keep, strict=True) if kept]
+
+    def _budget(self) -> Budget:
+        return Budget(self.config.rollout.token_budget, self.config.rollout.time_budget)
 
     def _params(self, step: int, attempt: int) -> SamplingParams:
         rollout = self.config.rollout

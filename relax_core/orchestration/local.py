@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from relax_core.orchestration.assemble import assemble
 from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.incidents import Incidents
+from relax_core.orchestration.mismatch import METRIC, refuse, warnings
 from relax_core.orchestration.record import RunDirectory
+from relax_core.orchestration.symptoms import Watch
 from relax_core.packing import select_sequences
 from relax_core.reductions import Metrics, mean_of
 from relax_core.runfile import ResolvedRun
@@ -32,12 +35,13 @@ LOOP_STATE = "loop.pt"
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a finished step says: `step` counts from 1."""
+    """What a finished step says: `step` counts from 1; `warnings` are sentences."""
 
     step: int
     total: int
     metrics: Mapping[str, float]
     tokens_per_second: float
+    warnings: Sequence[str] = ()
 
 
 class LocalRun:
@@ -48,20 +52,24 @@ class LocalRun:
         self.parts = assemble(resolved, binding)
         fields = [each for plugin in binding.active for each in plugin.spec.fields]
         self.generation = Generation(self.parts, [each for each in fields if isinstance(each, SequenceField)])
-        self.step = 0
+        self.step, self.watch = 0, Watch(self.config.output.warn_after)
 
     def run(
         self, directory: RunDirectory, on_step: Callable[[StepReport], None], interrupted: Callable[[], bool]
     ) -> bool:
-        """All steps that are left; True when it went to the end, False when it was interrupted. Saves at either."""
+        """All steps that are left; True when it went to the end, False when it was interrupted. Saves at either.
+
+        The rollout engine is closed then, however it ends.
+        """
         fields = [each.name for plugin in self.binding.active for each in plugin.spec.fields]
         self.incidents = Incidents(directory.path, self.config, fields)
         total, every = self.config.trainer.num_rollout, self.config.output.save_interval
-        while self.step < total and not interrupted():
-            on_step(self._one_step(directory))
-            if every and self.step % every == 0 and self.step < total:
-                directory.checkpoints.write(self.step, self._write)
-        directory.checkpoints.write(self.step, self._write)
+        with closing(self.parts.sampler):
+            while self.step < total and not interrupted():
+                on_step(self._one_step(directory))
+                if every and self.step % every == 0 and self.step < total:
+                    directory.checkpoints.write(self.step, self._write)
+            directory.checkpoints.write(self.step, self._write)
         return self.step == total
 
     def resume(self, checkpoint: Path) -> int:
@@ -71,15 +79,17 @@ class LocalRun:
             self.parts.critic.load(checkpoint)
         with readable(checkpoint):
             state = read_state(checkpoint / LOOP_STATE)
-        self.step, self.generation.cursor = state["step"], state["cursor"]
+        self.step = state["step"]
+        self.generation.restore(state["generation"])
         for plugin in self.binding.active:
             plugin.state.update(state["plugins"].get(plugin.name, {}))
-        self.parts.sampler.update_weights((), self.step)
+        self._publish_weights()
         return self.step
 
     def _one_step(self, directory: RunDirectory) -> StepReport:
         started = time.perf_counter()
         generated = self.generation.run(self.step)
+        self.parts.sampler.sleep()
         sampled = time.perf_counter()
         metrics, rollout, updates = self._train(generated.kept)
         trained = time.perf_counter()
@@ -100,13 +110,16 @@ class LocalRun:
         }
         size, count = self.config.rollout.n_samples_per_prompt, self.config.output.samples_per_step
         directory.write_step(self.step, values, timings, shown(generated.kept, size, count))
-        return StepReport(self.step, self.config.trainer.num_rollout, values, speed)
+        total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
+        said = [*warnings(values.get(METRIC), rollout_config), *self.watch.warnings(values)]
+        return StepReport(self.step, total, values, speed, said)
 
     def _train(self, responses: Sequence[Response]) -> tuple[Metrics, Rollout, list[Update]]:
         metrics, rollout = Metrics(), self.generation.pack(responses, self.step)
         if not responses:
             return metrics, rollout, []
         rollout, found = self.parts.runtime.prepare(self._score(responses, rollout), self.step)
+        refuse(found.reduce(rollout.group).get(METRIC), self.config.rollout)
         metrics.update(found.partials.items())
         updates = list(self._updates(responses, rollout, metrics))
         for update in updates:
@@ -153,18 +166,22 @@ class LocalRun:
             return self.incidents.settle(error, responses, self.step)
 
     def _publish(self) -> None:
-        """The sampler reads the trained parameters themselves; what is left is to say that they are new."""
-        self.parts.sampler.update_weights((), self.step)
+        self._publish_weights()
         interval = self.parts.reference_interval
         if interval and self.step % interval == 0:
             self.parts.engine.refresh_reference()
+
+    def _publish_weights(self) -> None:
+        """Give the weights to a sampler that holds a copy; one that shares them only hears that they are new."""
+        sampler = self.parts.sampler
+        sampler.update_weights(() if sampler.shares_weights else self.parts.engine.weights(), self.step)
 
     def _write(self, path: Path) -> None:
         self.parts.engine.save(path)
         if self.parts.critic is not None:
             self.parts.critic.save(path)
         states = {plugin.name: plugin.state for plugin in self.binding.active if plugin.state}
-        state = {"step": self.step, "cursor": self.generation.cursor, "plugins": states}
+        state = {"step": self.step, "generation": self.generation.state(), "plugins": states}
         torch.save(state, path / LOOP_STATE)
 
 

@@ -27,6 +27,8 @@ class HFSampler:
     lower by the mass that the model gives to them.
     """
 
+    shares_weights = True
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -39,7 +41,7 @@ class HFSampler:
         self.version = version
         self.max_batch = max_batch
         self._limit = vocabulary_limit(model, tokenizer)
-        self._eos_ids = _eos_ids(model, tokenizer)
+        self._eos_ids = eos_ids(model, tokenizer)
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
         """`params.n` completions of each prompt (at least one id each), in the order of the prompts.
@@ -75,6 +77,12 @@ class HFSampler:
             parameters[name].data.copy_(tensor)
         self.version = version
 
+    def sleep(self) -> None:
+        """Nothing: the memory is the trainer's."""
+
+    def close(self) -> None:
+        """Nothing: the model is the trainer's."""
+
     def _decode(self, prompts: list[tuple[int, ...]], uniforms: Tensor, params: SamplingParams) -> list[Completion]:
         stop_ids = torch.tensor([*self._eos_ids, *params.stop_token_ids], dtype=torch.long, device=uniforms.device)
         window = 1 + max((len(text.encode()) for text in params.stop), default=0)
@@ -95,7 +103,7 @@ class HFSampler:
             self._advance(live, chosen, ends)
         columns = zip(tokens.tolist(), log_probs.tolist(), lengths.tolist(), stopped.tolist(), strict=True)
         return [
-            Completion(ids[:length], values[:length], "stop" if stop else "length", self.version)
+            Completion(ids[:length], values[:length], "stop" if stop else "length", [self.version] * length)
             for ids, values, length, stop in columns
         ]
 
@@ -186,7 +194,8 @@ def truncate(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     return logits.masked_fill(logits < best.amin(-1, keepdim=True), -torch.inf)
 
 
-def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids that end a response: the generation config's, and the tokenizer's."""
     declared = model.generation_config.eos_token_id
     ids = declared if isinstance(declared, list) else [declared]
     return {token_id for token_id in [*ids, tokenizer.eos_token_id] if token_id is not None}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,57 @@ class Completion:
     """One sampled response.
 
     `token_ids` holds every sampled token, the one that ended the sequence included; `log_probs` (float32 values, one
-    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p. `version` is the
-    weight version that sampled it. `finish_reason` is `stop` (a stop token or string) or `length` (`max_new_tokens`).
+    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p. `versions` are
+    those of the weights that sampled each token. `finish_reason` is `stop` (a stop token or string), `length`
+    (`max_new_tokens`) or `abort`: a budget ran out, and the response can be gone on with.
     """
 
     token_ids: list[int]
     log_probs: list[float]
     finish_reason: FinishReason
-    version: int
+    versions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one call may spend: new `tokens` for each response, `seconds` for all of them; None is no bound."""
+
+    tokens: int | None = None
+    seconds: float | None = None
 
 
 class RolloutEngine(Protocol):
-    """Generation behind one interface, in this process or in another."""
+    """Generation behind one interface, in this process or in another.
+
+    `shares_weights`: it samples from the trained parameters themselves, and an update only says that they are new.
+    """
+
+    shares_weights: bool
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
         """`params.n` completions of each prompt, in the order of the prompts."""
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Take the named tensors as the policy from now on, and stamp `version` on what is sampled with them."""
+
+    def sleep(self) -> None:
+        """Give memory back until the next `update_weights`, where the platform can."""
+
+    def close(self) -> None:
+        """Release what the engine holds; it does nothing afterwards."""
+
+
+class PartialRolloutEngine(RolloutEngine, Protocol):
+    """A `RolloutEngine` that can stop in the middle of a response and go on with it later."""
+
+    def proceed(
+        self,
+        prompts: Sequence[Sequence[int]],
+        begun: Sequence[Sequence[Completion]],
+        params: SamplingParams,
+        budget: Budget,
+    ) -> list[list[Completion]]:
+        """`generate` within a budget: `begun` [P][n] are the responses so far, none (an empty list) or `params.n`.
+
+        What has ended is given back as it is. Tokens, log-probs and versions of the others are kept and added to.
+        """

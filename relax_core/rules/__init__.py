@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from relax_core.binding import Binding
@@ -15,11 +16,15 @@ Finding = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a rule looks at: the resolved run, its plugins, and the options that were set but belong to no chosen plugin."""
+    """What a rule looks at: the resolved run, its plugins, and the options that were set but belong to no chosen plugin.
+
+    `base` is where the run file's relative paths start.
+    """
 
     topology: Topology
     binding: Binding
     ignored: tuple[tuple[str, str], ...] = ()
+    base: Path = Path()
 
 
 @dataclass(frozen=True, slots=True)

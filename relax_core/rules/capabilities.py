@@ -85,8 +85,11 @@ def group_size(run: Run) -> Iterable[Finding]:
 
 @rule("RLX207", "Groups that must be equal can be")
 def equal_groups(run: Run) -> Iterable[Finding]:
+    """A synchronous step waits for every response of its groups; another mode may take them in parts."""
     rollout, trainer = run.topology.run.rollout, run.topology.run.trainer
     for plugin, _, needed in _declared(run, "requires_equal_groups"):
+        if run.topology.mode == "sync":
+            continue
         if needed and rollout.partial_rollout:
             yield "rollout.partial_rollout", f"'{plugin.name}' needs whole groups", "write partial_rollout: false"
         if needed and trainer.use_dynamic_global_batch_size:

@@ -61,9 +61,8 @@ def truncated_sampling(run: Run) -> Iterable[Finding]:
 def local_is_synchronous(run: Run) -> Iterable[Finding]:
     if run.topology.mode != "sync":
         yield "trainer.mode", f"the local orchestrator cannot run '{run.topology.mode}'", "write trainer.mode: sync"
-    if run.topology.run.rollout.partial_rollout:
-        yield "rollout.partial_rollout", "the hf engine finishes every response", "write partial_rollout: false"
-    if run.topology.run.trainer.use_dynamic_global_batch_size:
+    varies, partial = run.topology.run.trainer.use_dynamic_global_batch_size, run.topology.run.rollout.partial_rollout
+    if varies and not partial:
         problem = "a synchronous rollout always has all its sequences"
         yield "trainer.use_dynamic_global_batch_size", problem, "write use_dynamic_global_batch_size: false"
 

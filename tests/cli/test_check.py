@@ -80,12 +80,12 @@ def findings(result) -> dict[str, str]:
             "Fix: write 2 or more, or advantage_norm_mode: batch_mean",
         ),
         (
-            ("--partial-rollout",),
+            ("--partial-rollout", "--hybrid"),
             "RLX207",
             "rollout.partial_rollout: 'grpo' needs whole groups. Fix: write partial_rollout: false",
         ),
         (
-            ("--use-dynamic-global-batch-size",),
+            ("--use-dynamic-global-batch-size", "--hybrid"),
             "RLX207",
             "trainer.use_dynamic_global_batch_size: 'grpo' needs whole groups. "
             "Fix: write use_dynamic_global_batch_size: false",

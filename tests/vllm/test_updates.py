@@ -1,0 +1,117 @@
+"""An update arrives whole, or the engine says what is wrong and samples no more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from relax_core.errors import RunError
+from relax_core.rollout.types import SamplingParams
+from relax_core.rollout.vllm.manifest import Manifest
+from relax_core.rollout.vllm.update import chunks, fitting, send
+from tests.vllm.conftest import PROMPTS
+
+SEND_ALL = "Fix: send every named parameter of a model with the same config, once"
+SHAPES = {"a": (2, 3), "b": (4,), "c": (1,)}
+
+
+def tensors(**shapes):
+    return [(name, torch.zeros(shape)) for name, shape in shapes.items()]
+
+
+def test_chunks_are_bounded_whole_and_in_order():
+    weights = [(str(i), torch.zeros(size)) for i, size in enumerate([10, 20, 5, 300, 1, 2, 64])]
+    cut = list(chunks(iter(weights), limit=160))
+    assert [name for chunk in cut for name, _ in chunk] == [name for name, _ in weights]
+    assert [sum(tensor.nbytes for _, tensor in chunk) for chunk in cut] == [140, 1200, 12, 256]
+    assert list(chunks(iter([]), limit=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (tensors(a=(2, 3), b=(4,), d=(1,)), "weight 'd' of shape (1,) was given; the model has no such weight left to fill"),
+        (tensors(a=(2, 3), b=(5,)), "weight 'b' of shape (5,) was given; the model has one of shape (4,)"),
+        (tensors(a=(2, 3)) * 2, "weight 'a' of shape (2, 3) was given; the model has no such weight left to fill"),
+        (tensors(b=(4,)), "the update lacks a, c"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(given, problem):
+    with pytest.raises(RunError) as caught:
+        list(fitting(given, SHAPES))
+    assert str(caught.value) == f"vLLM engine: {problem}. {SEND_ALL}"
+
+
+def test_a_manifest_does_not_depend_on_order_and_sees_every_change():
+    base = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4)}
+
+    def digest(weights, values=True):
+        manifest = Manifest(values)
+        for item in weights.items():
+            assert manifest.add(item) is item
+        return manifest.count, manifest.digest
+
+    assert digest(base) == digest(dict(reversed(base.items())))
+    others = [
+        {"a": base["a"]},
+        {"a": base["a"], "x": base["b"]},
+        {"a": base["a"].reshape(3, 2), "b": base["b"]},
+        {"a": base["a"].flip(0), "b": base["b"]},
+        {"a": base["a"], "b": base["b"] * (1 + 1e-6)},
+    ]
+    for other in others:
+        assert digest(base) != digest(other)
+    assert digest(base, values=False) == digest(others[3], values=False)
+    assert digest(base, values=False) != digest(others[2], values=False)
+
+
+def spoiled(engine, spoil):
+    """The engine's calls, with the chunks as `spoil` leaves them."""
+
+    def call(method, *arguments):
+        if method == "receive":
+            arguments = (spoil(arguments[0]),)
+        return engine._call(method, *arguments)
+
+    return call
+
+
+def noise(chunk):
+    return [(name, tensor + 1e-3 if name.endswith("norm.weight") else tensor) for name, tensor in chunk]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "came"),
+    [(lambda chunk: chunk[1:], False, "24 came"), (noise, True, "25 came"), (noise, False, None)],
+    ids=["a lost weight", "changed values", "changed values, not compared"],
+)
+def test_what_is_lost_or_changed_on_the_way_is_found(qwen3, spoil, check, came):
+    weights = list(qwen3.model.named_parameters())
+
+    def update():
+        send(spoiled(qwen3.engine, spoil), weights, 2**40, by_bytes=False, check=check)
+
+    if came is None:
+        update()
+    else:
+        with pytest.raises(RunError, match=rf"^vLLM engine: 25 weights were sent \(\w+\), {came} \(\w+\)\. Fix: "):
+            update()
+    qwen3.publish()
+
+
+def test_bytes_in_chunks_bring_the_same_weights(pair):
+    pair.change()
+    send(pair.engine._call, pair.model.named_parameters(), 2**14, by_bytes=True, check=True)
+    assert pair.engine._engine.reset_prefix_cache()
+    groups = pair.engine.generate(PROMPTS, SamplingParams(2, 8, temperature=0.7))
+    assert pair.gap(PROMPTS, groups, 0.7) < 1e-4
+    pair.publish()
+
+
+def test_a_part_of_a_fused_weight_is_not_enough(qwen3):
+    weights = [(name, each) for name, each in qwen3.model.named_parameters() if "k_proj" not in name]
+    with pytest.raises(RunError) as caught:
+        send(qwen3.engine._call, weights, 2**40, by_bytes=False, check=False)
+    layers = "model.layers.0.self_attn.qkv_proj, model.layers.1.self_attn.qkv_proj"
+    assert str(caught.value) == f"vLLM engine: the update left as they were {layers}. {SEND_ALL}"
+    qwen3.publish()
