@@ -180,6 +180,8 @@ def partial_rollout_is_whole(run: Run) -> Iterable[Finding]:
         yield setting, f"the {rollout.engine} engine finishes every response", "write partial_rollout: false"
     elif rollout.token_budget is None and rollout.time_budget is None:
         yield setting, "nothing says where a response is stopped", "give rollout.token_budget or rollout.time_budget"
+    if rollout.stop:
+        yield "rollout.stop", "a string that two steps share would not be seen", "give rollout.stop_token_ids instead"
     if not run.topology.run.trainer.use_dynamic_global_batch_size:
         problem = "a step has as many sequences as ended in it"
         yield setting, problem, "write trainer.use_dynamic_global_batch_size: true"

@@ -170,7 +170,7 @@ def test_bfloat16_arithmetic_over_float32_parameters(train):
 
 def test_a_reference_kl_is_zero_until_the_policy_moves(train):
     path = f"{EXAMPLES}/tiny_model.py:build"
-    found = metrics(train("--use-kl-loss", "--kl-loss-type", "k3", "--ref-load", path))
+    found = metrics(train("--use-kl-loss", "--kl-loss-type", "k3", "--ref-load", path, "--n-samples-per-prompt", 16))
     assert found[0]["train/ref_kl"] == pytest.approx(0.0, abs=1e-7)
     assert found[1]["train/ref_kl"] > 1e-6
 

@@ -69,6 +69,8 @@ def findings(relax, run_file, tmp_path):
          "says where a response is stopped. give rollout.token_budget or rollout.time_budget"),
         ((*VLLM, "--partial-rollout", "--token-budget", 4), "RLX129", "error: rollout.partial_rollout: a step has as many "
          "sequences as ended in it. write trainer.use_dynamic_global_batch_size: true"),
+        ((*VLLM, "--partial-rollout", "--token-budget", 4, "--use-dynamic-global-batch-size", "--stop", "x"), "RLX129",
+         "error: rollout.stop: a string that two steps share would not be seen. give rollout.stop_token_ids instead"),
         ((*VLLM, "--token-budget", 4), "RLX129", "error: rollout.token_budget: only a partial rollout reads it. "
          "write partial_rollout: true, or leave it out"),
         (("--top-p", 0.9), "RLX104", "warning: rollout.top_p: log-probs are those of the truncated distribution, "

@@ -13,6 +13,8 @@ VOCABULARY = "relax_vocabulary"
 CPU_CACHE_BYTES = 4 * 2**30
 DEFAULT_SEQUENCES = 256
 PREFILL_TOKENS = 4096
+CPU_BLOCK = 32
+"""Tokens of a block of the cache: samples of one prompt share its whole blocks. vLLM's own 128 are most of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def _on_cpu(settings: VLLMSettings) -> dict[str, Any]:
     wanted = one * (settings.rollout.max_batch or DEFAULT_SEQUENCES)
     return {
         "enforce_eager": True,
+        "block_size": CPU_BLOCK,
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(settings.max_model_len, PREFILL_TOKENS),
         "kv_cache_memory_bytes": max(2 * one, min(wanted, CPU_CACHE_BYTES)),
