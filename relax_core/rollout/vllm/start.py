@@ -28,9 +28,11 @@ def start(settings: VLLMSettings) -> Any:
 
 def _start(settings: VLLMSettings) -> Any:
     try:
-        from vllm import EngineArgs
+        from vllm import EngineArgs, envs
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        # It keeps the environment that an earlier engine of this process was started in.
+        envs.disable_envs_cache()
         return LLMEngine.from_engine_args(EngineArgs(**engine_arguments(settings)))
     except Exception as error:
         fix = "correct rollout.engine_args, or leave more memory to the engine"
