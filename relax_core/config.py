@@ -121,8 +121,10 @@ class RolloutSection(AlgorithmConfig):
 class TrainerSection(AlgorithmConfig):
     """How the policy is updated."""
 
-    engine: Literal["torch"] = "torch"
-    """The engine that trains: `torch`, in one process."""
+    engine: Literal["torch", "megatron"] = "torch"
+    """The engine that trains: `torch`, in one process, or `megatron`, on the processes that `topology` gives it."""
+    megatron_args: dict[str, Any] = {}
+    """Further fields of Megatron-core's configurations by name: of transformer, optimizer and distributed data parallel."""
     num_rollout: PositiveInt = 100
     """Steps of the run: rounds of generation with their updates."""
     mode: Literal["sync", "hybrid", "async"] = "sync"
@@ -188,6 +190,14 @@ class TopologySection(AlgorithmConfig):
     """Ranks that share the stack of layers."""
     context_parallel_size: PositiveInt = 1
     """Ranks that share each sequence."""
+    sequence_parallel: bool = False
+    """Let the ranks that share each layer share the activations between layers too."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the trainer."""
+        layers = self.tensor_model_parallel_size * self.pipeline_model_parallel_size
+        return self.data_parallel_size * self.context_parallel_size * layers
 
 
 class OutputSection(AlgorithmConfig):

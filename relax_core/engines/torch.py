@@ -39,6 +39,8 @@ class TorchSettings:
 class TorchEngine:
     """A `TrainingEngine` in this process. `frozen` holds the reference and the teacher, where the run has them."""
 
+    copies_weights = False
+
     def __init__(self, model: Any, tokenizer: Any, settings: TorchSettings, **frozen: Any) -> None:
         self.settings, self.tokenizer = settings, tokenizer
         self.device, self._autocast = placement(settings.trainer)
@@ -122,6 +124,10 @@ class TorchEngine:
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise LoadError(f"checkpoint '{directory}' cannot be read: {reason}", who="--resume") from None
+
+    def close(self) -> None:
+        """Let the models go."""
+        self.models.clear()
 
     def _forward(self, tokens: Tokens, part: Rollout) -> dict[str, Tensor]:
         ids = part.candidate_ids if part.has("candidate_ids") else None

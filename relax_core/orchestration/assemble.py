@@ -58,20 +58,7 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     _check_candidates(engine, binding.most("candidates"))
     critic = _critic(resolved, topology)
     sampler = HFSampler(engine.model, tokenizer, max_batch=config.rollout.max_batch)
-    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, runtime_of(resolved, binding), interval)
-
-
-def runtime_of(resolved: ResolvedRun, binding: Binding) -> Runtime:
-    """The bound algorithm as the configuration wants it reduced."""
-    algorithm, trainer = resolved.config.algorithm, resolved.config.trainer
-    return Runtime(
-        binding,
-        aggregation=algorithm.loss_agg_mode,
-        length=algorithm.loss_agg_length or resolved.config.rollout.max_new_tokens,
-        normalize_advantages=algorithm.normalize_advantages,
-        seed=trainer.seed,
-        total_steps=trainer.num_rollout,
-    )
+    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, Runtime.of(config, binding), interval)
 
 
 def _settings(topology: Topology, binding: Binding, interval: int) -> TorchSettings:
