@@ -230,6 +230,8 @@ FLAGS = (
     Flag("--fully-async", sets={"trainer.mode": "async"}),
     Flag("--hf-checkpoint", ("model.path",)),
     Flag("--hybrid", sets={"trainer.mode": "hybrid"}),
+    Flag("--lr-decay-style", ("trainer.lr_schedule",)),
+    Flag("--lr-warmup-iters", ("trainer.lr_warmup_steps",)),
     Flag("--max-tokens-per-gpu", ("trainer.max_tokens_per_micro_batch",)),
     Flag("--ref-load", ("model.ref_hf_model_path",)),
     Flag("--rollout-max-response-len", ("rollout.max_new_tokens",)),

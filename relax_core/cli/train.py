@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ def train(run: Path, overrides: Mapping[str, Any], plugins: Sequence[Path], resu
         try:
             output = resolved.config.output
             place = claim(output, run.stem) if resume is None else latest_checkpoint(resume)
-            job = LocalRun(resolved, binding)
-            if resume is None:
-                directory = RunDirectory.create(place, resolved, binding)
-            else:
-                directory = RunDirectory.reopen(resume, job.resume(place), tensorboard=output.tensorboard)
-            with progress(job.step, resolved.config.trainer.num_rollout) as show:
-                finished = job.run(directory, show, lambda: interruption.asked)
+            with closing(LocalRun(resolved, binding)) as job:
+                if resume is None:
+                    directory = RunDirectory.create(place, resolved, binding)
+                else:
+                    directory = RunDirectory.reopen(resume, job.resume(place), tensorboard=output.tensorboard)
+                with progress(job.step, resolved.config.trainer.num_rollout) as show:
+                    finished = job.run(directory, show, lambda: interruption.asked)
             directory.close()
         except KeyboardInterrupt:
             print("stopped at once: nothing was saved after the last checkpoint", file=sys.stderr)

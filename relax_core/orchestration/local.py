@@ -66,8 +66,12 @@ class LocalRun:
         self.step, self.generation.cursor = state["step"], state["cursor"]
         for plugin in self.binding.active:
             plugin.state.update(state["plugins"].get(plugin.name, {}))
-        self.parts.sampler.update_weights((), self.step)
+        self._send_weights()
         return self.step
+
+    def close(self) -> None:
+        """Give back what the engines hold."""
+        self.parts.engine.close()
 
     def _one_step(self, directory: RunDirectory) -> StepReport:
         started = time.perf_counter()
@@ -137,11 +141,15 @@ class LocalRun:
                 metrics.put("train/critic_lr", mean_of(update.lr))
 
     def _publish(self) -> None:
-        """The sampler reads the trained parameters themselves; what is left is to say that they are new."""
-        self.parts.sampler.update_weights((), self.step)
+        self._send_weights()
         interval = self.parts.reference_interval
         if interval and self.step % interval == 0:
             self.parts.engine.refresh_reference()
+
+    def _send_weights(self) -> None:
+        """A sampler that reads the trained parameters themselves is only told that they are new."""
+        engine = self.parts.engine
+        self.parts.sampler.update_weights(engine.weights() if engine.copies_weights else (), self.step)
 
     def _write(self, path: Path) -> None:
         self.parts.engine.save(path)

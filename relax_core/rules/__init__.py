@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from relax_core.binding import Binding
@@ -15,11 +15,15 @@ Finding = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a rule looks at: the resolved run, its plugins, and the options that were set but belong to no chosen plugin."""
+    """What a rule looks at: the resolved run, its plugins, and the options that were set but belong to no chosen plugin.
+
+    `shapes` are the configurations of its models by setting, of those that are known before anything is loaded.
+    """
 
     topology: Topology
     binding: Binding
     ignored: tuple[tuple[str, str], ...] = ()
+    shapes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def parted(x: Tensor, where: Source, hf: Mapping[str, Any]) -> list[Tensor]:
         return list(x.chunk(len(where.names)))
     size = hf["head_dim"]
     queries = hf["num_attention_heads"] // hf["num_key_value_heads"] * size
-    rows = x.reshape(-1, queries + 2 * size, x.shape[-1]).split([queries, size, size], 1)
+    rows = torch.split(x.reshape(-1, queries + 2 * size, x.shape[-1]), [queries, size, size], 1)
     return [each.flatten(0, 1) for each in rows]
 
 
@@ -101,17 +101,20 @@ class Checkpoint:
         """Rank `rank`'s part of a tensor along `dim`, with rows of 0 past its end; None where there is no such tensor."""
         from safetensors import safe_open
 
+        file: Any
         with safe_open(self.directory / self.files.get(name, "model.safetensors"), "pt") as file:
             if name not in file.keys():  # noqa: SIM118 (it is no mapping)
                 return None
-            if dim is None:
-                return file.get_tensor(name)
-            part = file.get_slice(name)
-            size = -(-part.get_shape()[dim] // ranks)
-            span = slice(rank * size, (rank + 1) * size)
-            found = part[span] if dim == 0 else part[:, span]
-            missing = size - found.shape[dim]
-            return found if not missing else torch.cat([found, found.new_zeros(missing, *found.shape[1:])])
+            found: Tensor = file.get_tensor(name) if dim is None else _part(file.get_slice(name), dim, ranks, rank)
+            return found
+
+
+def _part(whole: Any, dim: int, ranks: int, rank: int) -> Tensor:
+    size = -(-int(whole.get_shape()[dim]) // ranks)
+    span = slice(rank * size, (rank + 1) * size)
+    found: Tensor = whole[span] if dim == 0 else whole[:, span]
+    missing = size - found.shape[dim]
+    return found if not missing else torch.cat([found, found.new_zeros(missing, *found.shape[1:])])
 
 
 @torch.no_grad()

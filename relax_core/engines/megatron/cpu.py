@@ -90,7 +90,8 @@ def install() -> None:
         setattr(cuda, name, lambda *args, **options: _Stream())
     cuda.stream = lambda *args: nullcontext()
     _replace_generators()
-    OnCpu().__enter__()
+    mode: Any = OnCpu()
+    mode.__enter__()
 
 
 def _replace_generators() -> None:

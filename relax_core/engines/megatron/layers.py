@@ -22,7 +22,8 @@ class Norm(torch.nn.RMSNorm):
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[assignment]
+        # Megatron sums the gradients of the parameters that say so.
+        setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010
 
 
 class PackedAttention(MegatronModule):  # type: ignore[misc]
@@ -42,13 +43,14 @@ class PackedAttention(MegatronModule):  # type: ignore[misc]
         mine = rows[self.group.rank()]
         everyone = _Rows.of_all(rows, boundaries)
         if size > 1:
-            key, value = _Gathered.apply(key, self.group), _Gathered.apply(value, self.group)
+            key, value = _gathered(key, self.group), _gathered(value, self.group)
         seen = everyone.places[:, None, :] <= mine.places[:, :, None]
         context = functional.scaled_dot_product_attention(
             mine.padded(query), everyone.padded(key), everyone.padded(value),
             attn_mask=seen[:, None], scale=self.scale, enable_gqa=True,
         )  # fmt: skip
-        return mine.flat(context).flatten(1)
+        result: Tensor = mine.flat(context).flatten(1)
+        return result
 
 
 class _Rows:
@@ -94,3 +96,8 @@ class _Gathered(torch.autograd.Function):
         summed = grad.contiguous().clone()
         dist.all_reduce(summed, group=ctx.group)
         return summed.chunk(ctx.group.size())[ctx.group.rank()], None
+
+
+def _gathered(x: Tensor, group: Any) -> Tensor:
+    result: Tensor = _Gathered.apply(x, group)  # type: ignore[no-untyped-call]
+    return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ def run(module: Any, packed: Sequence[Packed], loss: Loss, *, forward_only: bool
         number = next(numbers)
         each = packed[number]
         hidden = model(each.ids[None], None, None, packed_seq_params=_boundaries(each))
-        return hidden, partial(loss, number=number)
+        return hidden, lambda states: loss(states, number)
 
     found: list[Found] = get_forward_backward_func()(
         forward_step_func=forward,
