@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relax_core.batch import Rollout
 from relax_core.binding import Binding
+from relax_core.config import TopologySection
 from relax_core.engines.megatron.export import write_model
 from relax_core.engines.megatron.job import described
 from relax_core.engines.megatron.ranks import RankGroup
@@ -51,22 +52,25 @@ class Setting:
 
 
 class MegatronEngine:
-    """A `TrainingEngine` whose model is spread over processes; what it is given and gives stays on the CPU."""
+    """A `TrainingEngine` whose model is spread over processes; what it is given and gives stays on the CPU.
+
+    `ranks` are processes of the same layout that did another run before; left out, new ones.
+    """
 
     device = torch.device("cpu")
     copies_weights = True
 
-    def __init__(self, setting: Setting, tokenizer: Any) -> None:
+    def __init__(self, setting: Setting, tokenizer: Any, ranks: RankGroup | None = None) -> None:
         self.setting, self.tokenizer = setting, tokenizer
         self.vocabulary = min(setting.known, setting.models["actor"].hf["vocab_size"])
-        sizes = setting.resolved.config.topology
         job = {
             "run": described(setting.resolved, setting.binding),
             "models": {name: role.plain() for name, role in setting.models.items()},
             "vocabulary": setting.known,
             "updates": setting.updates,
         }
-        self.ranks = RankGroup(sizes.ranks, job)
+        self.ranks = ranks or start_ranks(setting.resolved.config.topology)
+        self.ranks.call("open", job=job)
 
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens under a policy."""
@@ -106,6 +110,12 @@ class MegatronEngine:
     def close(self) -> None:
         """End the processes."""
         self.ranks.close()
+
+
+def start_ranks(topology: TopologySection) -> RankGroup:
+    """The processes of a layout; data-parallel ranks are those that the other sizes leave."""
+    names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    return RankGroup(topology.ranks, {name: getattr(topology, name) for name in names})
 
 
 class MegatronCritic:

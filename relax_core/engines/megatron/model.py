@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -71,9 +72,20 @@ def build(hf: Mapping[str, Any], run: RunConfig, dtype: torch.dtype) -> Trunk:
         rope_scaling_factor=rope.get("factor", 1.0),
         share_embeddings_and_output_weights=hf["tie_word_embeddings"],
     )
+    if model.pre_process and (padding := hf.get("pad_token_id")) is not None:
+        model.embedding.word_embeddings.register_forward_hook(partial(_without_gradient, padding))
     if hf.get("critic") and model.post_process:
         model.output_layer = torch.nn.Linear(hf["hidden_size"], 1)
     return model
+
+
+def _without_gradient(padding: int, embedding: Any, given: tuple[Tensor], output: Tensor) -> Tensor:
+    """transformers never moves the embedding of the padding token, even where it stands in a response: nor does this."""
+    is_padding = given[0] == padding
+    if embedding.reduce_scatter_embeddings:
+        group = parallel_state.get_tensor_model_parallel_group()
+        is_padding = is_padding.transpose(0, 1).chunk(group.size())[group.rank()]
+    return torch.where(is_padding[..., None], output.detach(), output)
 
 
 def padded_vocabulary(hf: Mapping[str, Any], ranks: int) -> int:

@@ -36,9 +36,9 @@ class _Rank:
 
 
 class RankGroup:
-    """`size` processes, each with a `Worker` made of `job`; they end with this process, however it ends."""
+    """`size` processes with a `Worker` each, in a layout of these `sizes`; they end with this process, however it ends."""
 
-    def __init__(self, size: int, job: Mapping[str, Any]) -> None:
+    def __init__(self, size: int, sizes: Mapping[str, int]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="relax-ranks-")
         self._lifeline, self._held = os.pipe()
         os.set_inheritable(self._lifeline, True)
@@ -46,7 +46,7 @@ class RankGroup:
         self._finalizer = weakref.finalize(self, _end, self.ranks, self._held, self._lifeline, self._directory)
         meeting = str(Path(self._directory.name) / "meeting")
         for each in self.ranks:
-            send(each.connection, {"rank": each.number, "world": size, "meeting": meeting, "job": dict(job)})
+            send(each.connection, {"rank": each.number, "world": size, "meeting": meeting, "sizes": dict(sizes)})
         self._collect("start")
 
     def call(self, command: str, **arguments: Any) -> list[Any]:

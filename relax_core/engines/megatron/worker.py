@@ -43,33 +43,23 @@ Read = Callable[[Readable, Tensor, Packed], Sequence[Tensor]]
 
 
 class Worker:
-    """A rank of `world`; `meeting` is the file by which ranks find each other, `job` what the engine wants of all alike."""
+    """A rank of `world` in a layout of these `sizes`; `meeting` is the file by which the ranks find each other."""
 
-    def __init__(self, rank: int, world: int, meeting: str, job: Mapping[str, Any]) -> None:
-        self.config, self.binding = bound(job["run"], rank)
-        self.device = self._join(rank, world, meeting)
-        self.runtime = Runtime.of(self.config, self.binding)
-        self.models = Models(self.config, job["models"], job["vocabulary"], job["updates"], self.device)
+    def __init__(self, rank: int, world: int, meeting: str, sizes: Mapping[str, int]) -> None:
+        self.rank = rank
+        self.device = _join(rank, world, meeting, sizes)
         self.context = DistributedGroup(parallel_state.get_context_parallel_group())
         self.replicas = DistributedGroup(parallel_state.get_data_parallel_group(with_context_parallel=True))
         self.first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
         self.last_stage = parallel_state.is_pipeline_last_stage()
 
-    def _join(self, rank: int, world: int, meeting: str) -> torch.device:
-        sizes, cuda = self.config.topology, torch.cuda.is_available()
+    def open(self, job: Mapping[str, Any]) -> None:
+        """Take up a run: its plugins and its models, instead of those of an earlier one."""
+        self.config, self.binding = bound(job["run"], self.rank)
         torch.set_num_threads(self.config.trainer.num_threads or int(os.environ["OMP_NUM_THREADS"]))
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-        if cuda:
-            torch.cuda.set_device(device)
-        backend, store = "nccl" if cuda else "gloo", f"file://{meeting}"
-        dist.init_process_group(backend, store, rank=rank, world_size=world, timeout=WAIT)
-        parallel_state.initialize_model_parallel(
-            tensor_model_parallel_size=sizes.tensor_model_parallel_size,
-            pipeline_model_parallel_size=sizes.pipeline_model_parallel_size,
-            context_parallel_size=sizes.context_parallel_size,
-        )
         model_parallel_cuda_manual_seed(self.config.trainer.seed)
-        return device
+        self.runtime = Runtime.of(self.config, self.binding)
+        self.models = Models(self.config, job["models"], job["vocabulary"], job["updates"], self.device)
 
     # -- passes without a graph: this rank's values and their places in the batch --------------------------------------
 
@@ -194,6 +184,17 @@ class Worker:
 
     def _log_probs(self, model: Readable, states: Tensor, packed: Packed) -> Tensor:
         return self.models.head(model.trunk).log_probs(states, packed.labels)[0]
+
+
+def _join(rank: int, world: int, meeting: str, sizes: Mapping[str, int]) -> torch.device:
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    backend, store = "nccl" if cuda else "gloo", f"file://{meeting}"
+    dist.init_process_group(backend, store, rank=rank, world_size=world, timeout=WAIT)
+    parallel_state.initialize_model_parallel(**sizes)
+    return device
 
 
 def _arrived(plain: Mapping[str, Any], device: torch.device) -> Rollout:
