@@ -86,6 +86,8 @@ class RankGroup:
         return _Rank(number, process, mine, log)
 
     def _ask(self, command: str, arguments: Mapping[str, Any]) -> None:
+        if not self._finalizer.alive:
+            self._fail(f"'{command}' is asked of ranks that have ended")
         for each in self.ranks:
             try:
                 send(each.connection, {"command": command, **arguments})
@@ -133,8 +135,8 @@ class RankGroup:
     def _died(self, rank: _Rank, command: str) -> NoReturn:
         code = _within(rank.process, GRACE)
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        last = (rank.log.read_text(errors="replace").strip().splitlines() or [""])[-1][:300]
-        self._fail(f"rank {rank.number} of {len(self.ranks)} {how} during '{command}'{': ' if last else ''}{last}")
+        last = rank.log.read_text(errors="replace").strip().splitlines()[-1:] if code and code > 0 else []
+        self._fail(": ".join([f"rank {rank.number} of {len(self.ranks)} {how} during '{command}'", *last]))
 
     def _fail(self, what: str) -> NoReturn:
         self._finalizer()

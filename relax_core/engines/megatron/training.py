@@ -100,6 +100,7 @@ def _optimizer(trainer: TrainerSection, lr: float, buckets: Any, config: Any) ->
     settings = {
         "optimizer": "adam",
         "lr": lr,
+        "min_lr": 0.0,
         "weight_decay": trainer.weight_decay,
         "adam_beta1": trainer.adam_beta1,
         "adam_beta2": trainer.adam_beta2,
