@@ -83,9 +83,7 @@ def train_critic(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tenso
     return _train(runtime, rollout, forward, cuts, step)
 
 
-def actor_on_rank(
-    runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor], cuts: Cut, grid: Grid
-) -> Outcome:
+def actor_on_rank(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor], cuts: Cut, grid: Grid) -> Outcome:
     """As `train_actor`, of one rank that the caller has started: what belongs to the tokens of other ranks is 0."""
     return _Rank(runtime, _labelled(rollout, cuts), forward, cuts.layout, _actor_step(runtime)).train(grid)
 

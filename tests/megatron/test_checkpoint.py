@@ -80,5 +80,7 @@ def test_a_checkpoint_before_the_first_update_goes_on(tp2, model, tmp_path):
 def test_a_directory_without_a_checkpoint_is_refused(model, tmp_path):
     with ranks_of("one") as ranks, pytest.raises(LoadError) as error:
         megatron(resolved(model), ranks).load(tmp_path)
-    expected = f"--resume: '{tmp_path}/dist_ckpt' is no Megatron checkpoint. Fix: name one that trainer.engine: megatron wrote"
+    expected = (
+        f"--resume: '{tmp_path}/dist_ckpt' is no Megatron checkpoint. Fix: name one that trainer.engine: megatron wrote"
+    )
     assert str(error.value) == expected

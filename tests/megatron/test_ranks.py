@@ -52,7 +52,11 @@ def dp2():
 
 
 def own(model, plugin_file, source, name):
-    algorithm = {"advantage_estimator": "grpo", "policy_loss": name, "plugins": [str(plugin_file(source, f"{name}.py"))]}
+    algorithm = {
+        "advantage_estimator": "grpo",
+        "policy_loss": name,
+        "plugins": [str(plugin_file(source, f"{name}.py"))],
+    }
     return resolved(model, "dp2", algorithm, trainer={"micro_batch_size": 4})
 
 

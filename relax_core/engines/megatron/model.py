@@ -98,7 +98,7 @@ def transformer_config(hf: Mapping[str, Any], run: RunConfig, dtype: torch.dtype
     cuda, topology = torch.cuda.is_available(), run.topology
     settings = {
         **_shape(hf),
-        **(_experts(hf) if "num_experts" in hf else {}),
+        **(_experts(hf) if "num_experts_per_tok" in hf else {}),
         "tensor_model_parallel_size": topology.tensor_model_parallel_size,
         "pipeline_model_parallel_size": topology.pipeline_model_parallel_size,
         "context_parallel_size": topology.context_parallel_size,
@@ -144,7 +144,7 @@ def _shape(hf: Mapping[str, Any]) -> dict[str, Any]:
 def _experts(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The router's auxiliary losses are off: the policy's loss is what the plugins give."""
     return {
-        "num_moe_experts": hf["num_experts"],
+        "num_moe_experts": hf.get("num_local_experts") or hf["num_experts"],
         "moe_ffn_hidden_size": hf["moe_intermediate_size"],
         "moe_router_topk": hf["num_experts_per_tok"],
         "moe_router_pre_softmax": not hf["norm_topk_prob"],

@@ -113,6 +113,6 @@ def _exchange(model: Trunk, weights: list[Tensor]) -> None:
 def _shape(hf: Mapping[str, Any]) -> dict[str, Any]:
     """What two configurations have in common when one model can hold the weights of both."""
     names = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim",
-             "num_key_value_heads", "vocab_size", "tie_word_embeddings", "rope_parameters", "rms_norm_eps", "num_experts",
+             "num_key_value_heads", "vocab_size", "tie_word_embeddings", "rope_parameters", "rms_norm_eps", "num_local_experts",
              "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")  # fmt: skip
     return {name: hf.get(name) for name in names}
