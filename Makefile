@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test test-slow lint format docs clean
+.PHONY: setup demo megatron test test-slow lint format docs clean
 
 setup: $(VENV)/.ready
 
@@ -39,6 +39,8 @@ test-slow: lint $(VENV)/.demo
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+megatron: $(VENV)/.megatron
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -63,6 +63,9 @@ def _check(topology: Topology, binding: Binding, models: dict[str, Role]) -> Non
     if found:
         raise UsageError("\n".join(found))
     placement(topology.run.trainer)
+    if torch.cuda.is_available() and topology.run.trainer.device == "cpu":
+        fix = "write device: auto, or hide the GPUs with CUDA_VISIBLE_DEVICES"
+        raise LoadError("Megatron-core trains on the GPU where there is one", who="trainer.device", fix=fix)
     ranks, devices = topology.run.topology.ranks, torch.cuda.device_count()
     if torch.cuda.is_available() and ranks > devices:
         problem = f"{ranks} ranks need as many GPUs, here are {devices}"

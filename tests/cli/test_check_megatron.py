@@ -39,8 +39,8 @@ BROKEN = [
      "tensor parallelism need it. Fix: write sequence_parallel: true"),
     ({}, ("--max-new-tokens", "64"), "RLX155", "rollout.max_new_tokens: 64 tokens and a prompt do not fit into the 64 of "
      "model.path. Fix: write less than 64"),
-    ({"vocab_size": 2, "intermediate_size": 9}, (TENSOR, "3"), "RLX156", "topology.tensor_model_parallel_size: the 2 ids of model.path are fewer than "
-     "3 ranks. Fix: write 2 or less"),
+    ({"vocab_size": 2, "intermediate_size": 9}, (TENSOR, "3"), "RLX156", "topology.tensor_model_parallel_size: "
+     "the 2 ids of model.path are fewer than 3 ranks. Fix: write 2 or less"),
     ({"num_key_value_heads": 6, "intermediate_size": 9}, (TENSOR, "6"), "RLX156", "topology.tensor_model_parallel_size: the "
      "intermediate_size 9 of model.path cannot be cut into 6 equal parts. Fix: write one of 1, 3, 9"),
     ({}, ("--data-parallel-size", "9"), "RLX157", "topology.data_parallel_size: an update has 8 sequences, for 9 replicas. "
