@@ -8,7 +8,7 @@ from typing import Any
 
 from relax_core.errors import nearest
 from relax_core.rules import Finding, Run, rule, rules_in
-from relax_core.rules.megatron_args import OWNED, known_arguments
+from relax_core.rules.megatron_args import OWNED, can_shard_optimizer, known_arguments
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
 
@@ -167,6 +167,14 @@ def arguments_are_known(run: Run) -> Iterable[Finding]:
             yield setting, "this run decides it elsewhere", OWNED[name]
         elif name not in known:
             yield setting, "Megatron-core has no such argument", nearest(name, known) or "leave it out"
+
+
+@rule("RLX162", "The distributed optimizer can go on from a checkpoint")
+def sharded_optimizer_resumes(run: Run) -> Iterable[Finding]:
+    wanted = run.topology.run.trainer.megatron_args.get("use_distributed_optimizer")
+    if _is_used(run) and wanted and not can_shard_optimizer():
+        problem = "without Transformer Engine or Apex it could not go on from its checkpoint"
+        yield "trainer.megatron_args.use_distributed_optimizer", problem, "leave it out, or install transformer-engine"
 
 
 @rule("RLX161", "The hf sampler can take the trained weights")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from importlib.util import find_spec
 
 _TRAINER = ("lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
 _TOPOLOGY = (
@@ -34,6 +35,11 @@ OWNED = {
     **dict.fromkeys(("bf16", "params_dtype", "pipeline_dtype"), "write trainer.dtype"),
 }
 """Arguments that a run decides, and what to write instead."""
+
+
+def can_shard_optimizer() -> bool:
+    """Whether the distributed optimizer can go on from a checkpoint: with PyTorch's own AdamW inside, it cannot."""
+    return find_spec("transformer_engine") is not None or find_spec("apex") is not None
 
 
 def known_arguments() -> list[str]:

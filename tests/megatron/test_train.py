@@ -80,13 +80,18 @@ def test_a_run_is_that_of_the_embedded_engine(train, tmp_path, layout, algorithm
     assert_weights(weights(mine), weights(theirs))
 
 
+OTHERS = {
+    "critic": ("--advantage-estimator", "ppo", "--critic-lr", "1e-2"),
+    "reference": ("--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", f"{EXAMPLES}/tiny_teacher.py:build"),
+}
+
+
 @pytest.mark.slow
-def test_a_run_of_everything(train, tmp_path):
-    """Critic, reference and normalisation, interrupted by nothing and resumed from the middle in another layout."""
-    flags = ("--trainer.engine", "megatron", "--advantage-estimator", "ppo", "--use-kl-loss", "--ref-load",
-             f"{EXAMPLES}/tiny_model.py:build")  # fmt: skip
-    mine = train(tmp_path / "megatron", *flags, *flags_of("tp2"))
-    theirs = train(tmp_path / "torch", *flags, "--trainer.engine", "torch")
+@pytest.mark.parametrize("flags", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("layout", ["tp2", "cp2"])
+def test_a_run_with_other_models(train, tmp_path, layout, flags):
+    mine = train(tmp_path / "megatron", "--trainer.engine", "megatron", *flags, *flags_of(layout))
+    theirs = train(tmp_path / "torch", *flags)
     assert_same(metrics(mine), metrics(theirs))
     assert_weights(weights(mine), weights(theirs))
 
@@ -132,10 +137,14 @@ def test_an_argument_of_megatrons_is_checked_by_its_name(relax, run_file):
     text = f"""
     model: {{path: "{EXAMPLES}/tiny_model.py:build", cache_dir: CACHE}}
     data: {{source: "{EXAMPLES}/tiny_task.py:examples", reward: "{EXAMPLES}/tiny_task.py:reward"}}
-    trainer: {{engine: megatron, megatron_args: {{overlap_grad_reduc: true, lr: 1, recompute_granularity: full}}}}
+    trainer: {{engine: megatron, megatron_args: {{overlap_grad_reduc: true, lr: 1, use_distributed_optimizer: true}}}}
     """
     result = relax("check", run_file(text))
     assert result.code == 1
+    assert (
+        "RLX162 trainer.megatron_args.use_distributed_optimizer: without Transformer Engine or Apex it could not go on from "
+        "its checkpoint. Fix: leave it out, or install transformer-engine" in result.out
+    )
     found = [line for line in result.out.splitlines() if "RLX160" in line]
     assert len(found) == 2
     assert found[0].endswith("trainer.megatron_args.lr: this run decides it elsewhere. Fix: write trainer.lr")

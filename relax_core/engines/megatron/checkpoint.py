@@ -11,8 +11,8 @@ from megatron.core import dist_checkpointing
 from relax_core.engines.megatron.training import Trained
 from relax_core.errors import LoadError
 
-SHARDING = {"distrib_optim_sharding_type": "fully_sharded_model_space"}
-"""Of the distributed optimizer: the only form that can be loaded in another layout."""
+SHARDING = {"distrib_optim_sharding_type": "fully_reshardable"}
+"""Of the distributed optimizer: the form that can be loaded in another layout."""
 
 
 def save(trained: Trained, directory: Path) -> None:
@@ -34,6 +34,7 @@ def load(trained: Trained, directory: Path) -> None:
     with torch.no_grad():
         if "optimizer" in found:
             trained.optimizer.load_state_dict(found["optimizer"])
+    trained.schedule.num_steps = 0  # what is loaded is added to it
     trained.schedule.load_state_dict(common["schedule"])
 
 

@@ -18,6 +18,7 @@ from relax_core.config import TrainerSection
 from relax_core.engines.megatron.model import Trunk, chosen
 from relax_core.engines.megatron.sequence import Packed
 from relax_core.errors import RunError
+from relax_core.rules.megatron_args import can_shard_optimizer
 
 Found = dict[str, Any]
 Loss = Callable[[Tensor, int], tuple[Tensor, Tensor, Found]]
@@ -56,7 +57,7 @@ class Trained:
     def __init__(self, model: Trunk, trainer: TrainerSection, lr: float, updates: int, who: str) -> None:
         self.model, self.who, self.count = model, who, 0
         config, arguments = model.config, trainer.megatron_args
-        buckets = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": torch.cuda.is_available()}
+        buckets = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": can_shard_optimizer()}
         settings = DistributedDataParallelConfig(**{**buckets, **chosen(DistributedDataParallelConfig, arguments)})
         inner = Float16Module(config, model) if config.bf16 else model
         self.module = DistributedDataParallel(config, settings, inner)
