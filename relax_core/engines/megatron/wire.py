@@ -17,6 +17,6 @@ def send(connection: Connection[Any, Any], message: dict[str, Any]) -> None:
 
 
 def receive(connection: Connection[Any, Any]) -> dict[str, Any]:
-    """The next message. Raises EOFError when the other end is gone."""
-    message: dict[str, Any] = torch.load(BytesIO(connection.recv_bytes()), weights_only=True)
+    """The next message, on the CPU. Raises EOFError when the other end is gone, UnpicklingError for what is not plain."""
+    message: dict[str, Any] = torch.load(BytesIO(connection.recv_bytes()), weights_only=True, map_location="cpu")
     return message
