@@ -33,8 +33,12 @@ def pytest_ignore_collect(collection_path):
     return any(collection_path == root / place for place in missing_extras().values()) or None
 
 
-def pytest_report_header():
-    return [f"{place}: not collected, the extra '{name}' is not installed" for name, place in missing_extras().items()]
+def pytest_sessionstart(session):
+    """Not `pytest_report_header`, which a quiet run leaves out."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        for name, place in missing_extras().items():
+            reporter.write_line(f"{place}: not collected, the extra '{name}' is not installed")
 
 
 VECTORS = Path(__file__).parent / "vectors"
