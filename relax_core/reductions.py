@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,20 +81,36 @@ class Metrics:
         for name, partial in others:
             self.put(name, partial)
 
+    def over(self, group: Group) -> Metrics:
+        """What all ranks of `group` have together; each has the same names, one without a batch those of an empty one."""
+        partials = {}
+        for name, mine in sorted(self.partials.items()):
+            total = group.all_reduce(mine.total, mine.operation)
+            partials[name] = Partial(mine.operation, total, group.all_reduce(mine.count, "sum"), mine.mean)
+        return Metrics(partials)
+
     def reduce(self, group: Group) -> dict[str, float]:
-        """The values over all ranks of `group`, each of which has the same names; one that had no batch adds an empty one.
+        """The values over all ranks of `group`.
 
         What was seen on rollouts goes over the data-parallel ranks, what was seen on loss batches over the
         context-parallel ones too. A mean or an extreme over nothing is left out.
         """
         values = {}
-        for name in sorted(self.partials):
-            partial = self.partials[name]
-            total = group.all_reduce(partial.total, partial.operation)
-            count = group.all_reduce(partial.count, "sum")
-            if count > 0 or (partial.operation == "sum" and not partial.mean):
-                values[name] = float(total / count if partial.mean else total)
+        for name, partial in self.over(group).partials.items():
+            if partial.count > 0 or (partial.operation == "sum" and not partial.mean):
+                values[name] = float(partial.total / partial.count if partial.mean else partial.total)
         return values
+
+    def plain(self) -> dict[str, list[Any]]:
+        """As plain values, for another process; `of` makes metrics of them again."""
+        return {
+            name: [each.operation, each.total, each.count, each.mean] for name, each in sorted(self.partials.items())
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, list[Any]]) -> Metrics:
+        """The metrics that `plain` described."""
+        return cls({name: Partial(*each) for name, each in plain.items()})
 
 
 def mean_of(value: float) -> Partial:

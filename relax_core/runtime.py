@@ -12,6 +12,7 @@ from torch import Tensor
 from relax_core.aggregation import AGGREGATIONS
 from relax_core.batch import CriticBatch, LossBatch, Rollout
 from relax_core.binding import Binding, BoundPlugin
+from relax_core.config import RunConfig
 from relax_core.context import Context
 from relax_core.errors import PluginError
 from relax_core.normalization import normalize
@@ -64,6 +65,19 @@ class Runtime:
         self.policy_weight = self._policy_weight()
         self._seed = seed
         self._total_steps = total_steps
+
+    @classmethod
+    def of(cls, config: RunConfig, binding: Binding) -> Runtime:
+        """The bound algorithm as a run's configuration wants it reduced."""
+        algorithm, trainer = config.algorithm, config.trainer
+        return cls(
+            binding,
+            aggregation=algorithm.loss_agg_mode,
+            length=algorithm.loss_agg_length or config.rollout.max_new_tokens,
+            normalize_advantages=algorithm.normalize_advantages,
+            seed=trainer.seed,
+            total_steps=trainer.num_rollout,
+        )
 
     # -- once a rollout ----------------------------------------------------------------------------------------------
 

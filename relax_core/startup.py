@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.config import RunConfig
 from relax_core.errors import FOREIGN, PluginError, describe
-from relax_core.rules import Run, capabilities, generation, run
+from relax_core.rules import Run, capabilities, generation, megatron, run
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
-RULES = (*run.RULES, *generation.RULES, *capabilities.RULES)
+RULES = (*run.RULES, *generation.RULES, *megatron.RULES, *capabilities.RULES)
 
 
 def topology_of(config: RunConfig, binding: Binding) -> Topology:
@@ -29,7 +32,8 @@ def topology_of(config: RunConfig, binding: Binding) -> Topology:
 
 def check(resolved: ResolvedRun, binding: Binding) -> list[Violation]:
     """Every violation of the core's rules and of the active plugins', by code."""
-    return violations(Run(topology_of(resolved.config, binding), binding, resolved.ignored, resolved.base))
+    topology = topology_of(resolved.config, binding)
+    return violations(Run(topology, binding, resolved.ignored, resolved.base, _shapes(resolved)))
 
 
 def violations(subject: Run) -> list[Violation]:
@@ -37,6 +41,25 @@ def violations(subject: Run) -> list[Violation]:
     found = [violation for each in RULES for violation in each.violations(subject)]
     found += [replace(each, plugin=plugin.name) for plugin, each in _of_plugins(subject.topology, subject.binding)]
     return sorted(found, key=lambda violation: (violation.severity, violation.code, violation.setting))
+
+
+def _shapes(resolved: ResolvedRun) -> dict[str, Mapping[str, Any]]:
+    """The configurations of the models that are directories; a builder's model is not there before the run."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, value in resolved.config.model:
+        if name in ("path", "ref_hf_model_path", "critic_path", "teacher_path") and value is not None:
+            for place in (resolved.base / value, Path(value).expanduser()):
+                if (place / "config.json").is_file():
+                    found.setdefault(f"model.{name}", _json(place / "config.json"))
+    return found
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # loading the model says what is wrong with it
+    return found if isinstance(found, dict) else {}
 
 
 def _of_plugins(topology: Topology, binding: Binding) -> Iterator[tuple[BoundPlugin, Violation]]:

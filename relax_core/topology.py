@@ -73,6 +73,11 @@ class Topology:
         return self.run.trainer.global_batch_size or self.sequences_per_rollout // self.num_steps_per_rollout
 
     @property
+    def updates(self) -> int:
+        """Updates in the run."""
+        return self.run.trainer.num_rollout * self.num_steps_per_rollout
+
+    @property
     def on_policy(self) -> bool:
         """Whether every update trains on what the current weights sampled."""
         return self.mode == "sync" and self.num_steps_per_rollout == 1 and not self.run.rollout.partial_rollout

@@ -7,12 +7,40 @@ import json
 import sys
 import textwrap
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from relax_core.cli.app import main
 from relax_core.registry import Registry
+
+EXTRAS = {"megatron": ("megatron.core", "tests/megatron")}
+"""What the tests of a directory need: an extra, and a module that is there once it is installed."""
+
+
+def missing_extras() -> dict[str, str]:
+    """The extras that are not installed, and the directories whose tests need them."""
+    return {name: place for name, (module, place) in EXTRAS.items() if not _has(module)}
+
+
+def _has(module: str) -> bool:
+    return find_spec(module.partition(".")[0]) is not None and find_spec(module) is not None
+
+
+def pytest_ignore_collect(collection_path):
+    """Tests of an extra that is not installed are no tests of this environment: not skipped, and said once."""
+    root = Path(__file__).parents[1]
+    return any(collection_path == root / place for place in missing_extras().values()) or None
+
+
+def pytest_sessionstart(session):
+    """Not `pytest_report_header`, which a quiet run leaves out."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        for name, place in missing_extras().items():
+            reporter.write_line(f"{place}: not collected, the extra '{name}' is not installed")
+
 
 VECTORS = Path(__file__).parent / "vectors"
 HAS_VLLM = importlib.util.find_spec("vllm") is not None

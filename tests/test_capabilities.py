@@ -83,7 +83,7 @@ def test_a_plugin_without_demands_has_no_violations(violations):
         (
             "requires_reference=True", "", {"model": {"ref_dist_ckpt_path": "x"}}, "RLX203",
             "error: model.ref_dist_ckpt_path: the torch engine cannot read a Megatron checkpoint. "
-            "Fix: give model.ref_hf_model_path instead",
+            "Fix: give model.ref_hf_model_path instead, or write trainer.engine: megatron",
         ),
         (
             "", "requires_teacher=True", {}, "RLX205",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def train(
                 job, directory = _begin(run, resolved, binding)
             else:
                 job, directory = _go_on(run, resolved, binding, resume, allow_changes)
-            with progress(job.step, resolved.config.trainer.num_rollout) as show:
+            with closing(job), progress(job.step, resolved.config.trainer.num_rollout) as show:
                 finished = job.run(directory, show, lambda: interruption.asked)
             directory.close()
         except KeyboardInterrupt:

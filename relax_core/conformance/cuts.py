@@ -69,11 +69,7 @@ Step = Callable[[Rollout, Mapping[str, Tensor], Grid], LossOutput]
 
 def train_actor(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor], cuts: Cut | None = None) -> Outcome:
     """One update of the policy: `forward` is what its forward pass gives for every token, `log_probs` and the like."""
-
-    def step(prepared: Rollout, values: Mapping[str, Tensor], grid: Grid) -> LossOutput:
-        return runtime.loss(loss_batch(prepared, grid.context, **values))
-
-    return _train(runtime, rollout, forward, cuts, step)
+    return _train(runtime, rollout, forward, cuts, _actor_step(runtime))
 
 
 def train_critic(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor], cuts: Cut | None = None) -> Outcome:
@@ -85,6 +81,18 @@ def train_critic(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tenso
         return runtime.value_loss(batch)
 
     return _train(runtime, rollout, forward, cuts, step)
+
+
+def actor_on_rank(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor], cuts: Cut, grid: Grid) -> Outcome:
+    """As `train_actor`, of one rank that the caller has started: what belongs to the tokens of other ranks is 0."""
+    return _Rank(runtime, _labelled(rollout, cuts), forward, cuts.layout, _actor_step(runtime)).train(grid)
+
+
+def _actor_step(runtime: Runtime) -> Step:
+    def step(prepared: Rollout, values: Mapping[str, Tensor], grid: Grid) -> LossOutput:
+        return runtime.loss(loss_batch(prepared, grid.context, **values))
+
+    return step
 
 
 def _train(runtime: Runtime, rollout: Rollout, forward: Mapping[str, Tensor], cuts: Cut | None, step: Step) -> Outcome:

@@ -32,6 +32,16 @@ def load_model(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
     return _load(AutoModelForCausalLM, path, who, dtype=torch.float32, trust_remote_code=trust_remote_code)
 
 
+def load_config(path: Path, *, who: str, trust_remote_code: bool = False) -> dict[str, Any]:
+    """A model's configuration by the names that transformers has for it now, whatever the directory's age."""
+    from transformers import AutoConfig
+
+    found: dict[str, Any] = (
+        _load(AutoConfig, path, who, trust_remote_code=trust_remote_code).get_text_config().to_dict()
+    )
+    return found
+
+
 def load_critic(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
     """A model with one value a token in float32, from the directory of a critic or of a causal LM.
 

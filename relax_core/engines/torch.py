@@ -40,6 +40,8 @@ class TorchSettings:
 class TorchEngine:
     """A `TrainingEngine` in this process. `frozen` holds the reference and the teacher, where the run has them."""
 
+    copies_weights = False
+
     def __init__(self, model: Any, tokenizer: Any, settings: TorchSettings, **frozen: Any) -> None:
         self.settings, self.tokenizer = settings, tokenizer
         self.device, self._autocast = placement(settings.trainer)
@@ -124,6 +126,10 @@ class TorchEngine:
             self.optimization.load_state_dict(read_state(directory / STATE, self.device))
             if self.settings.moves_reference:
                 load_model(self.models["reference"], str(directory / REFERENCE))
+
+    def close(self) -> None:
+        """Let the models go."""
+        self.models.clear()
 
     def _forward(self, tokens: Tokens, part: Rollout) -> dict[str, Tensor]:
         ids = part.candidate_ids if part.has("candidate_ids") else None

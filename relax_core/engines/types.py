@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from relax_core.batch import Rollout
@@ -63,7 +64,20 @@ class CriticEngine(Protocol):
 
 
 class TrainingEngine(Protocol):
-    """The policy under training."""
+    """The policy under training.
+
+    `device` is where what it is given and gives lives; `vocabulary` counts the ids that it can give; `copies_weights`:
+    a sampler cannot read its parameters themselves, and is sent `weights()`.
+    """
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def copies_weights(self) -> bool: ...
 
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens, in eval mode and without a graph."""
@@ -85,3 +99,6 @@ class TrainingEngine(Protocol):
 
     def load(self, directory: Path) -> None:
         """Go on from what `save` wrote."""
+
+    def close(self) -> None:
+        """Give back what the engine holds: nothing is asked of it any more."""

@@ -15,6 +15,7 @@ from relax_core.data.rewards import RewardFunction
 from relax_core.engines.critic import TorchCritic
 from relax_core.engines.hf_model import load_critic, load_model, load_tokenizer, without_progress_bars
 from relax_core.engines.torch import TorchEngine, TorchSettings
+from relax_core.engines.types import CriticEngine, TrainingEngine
 from relax_core.errors import LoadError
 from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.factory import rollout_engine
@@ -31,8 +32,8 @@ class Parts:
 
     topology: Topology
     tokenizer: Any
-    engine: TorchEngine
-    critic: TorchCritic | None
+    engine: TrainingEngine
+    critic: CriticEngine | None
     sampler: RolloutEngine
     prompts: PromptSource
     reward: RewardFunction
@@ -48,46 +49,39 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     config, topology = resolved.config, topology_of(resolved.config, binding)
     reward = RewardFunction(config.data.reward, config.data.reward_args, config.data.on_reward_error, resolved.base)
     examples = load_examples(config.data, resolved.base)
-    path = _model_path(resolved, config.model.path, "model.path")
+    path = model_path(resolved, config.model.path, "model.path")
     tokenizer = load_tokenizer(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
     model = load_model(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
     prompts = PromptSource(examples, tokenizer, config.data, config.trainer.seed, _longest_prompt(resolved, model))
     interval = binding.most("reference_update_interval")
-    engine = TorchEngine(
-        model, tokenizer, _settings(topology, binding, interval), **_frozen(resolved, topology, tokenizer)
-    )
+    engine, critic = _engines(resolved, binding, topology, tokenizer, model)
     _check_candidates(engine, binding.most("candidates"))
-    critic = _critic(resolved, topology)
     longest = max(len(prompt.token_ids) for prompt in prompts.prompts) + config.rollout.max_new_tokens
-    sampler = rollout_engine(config, engine.model, tokenizer, path, longest)
-    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, runtime_of(resolved, binding), interval)
+    # The embedded engine trains this very model; any other engine has its own, and sends the sampler its weights.
+    sampler = rollout_engine(config, model, tokenizer, path, longest)
+    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, Runtime.of(config, binding), interval)
 
 
-def runtime_of(resolved: ResolvedRun, binding: Binding) -> Runtime:
-    """The bound algorithm as the configuration wants it reduced."""
-    algorithm, trainer = resolved.config.algorithm, resolved.config.trainer
-    return Runtime(
-        binding,
-        aggregation=algorithm.loss_agg_mode,
-        length=algorithm.loss_agg_length or resolved.config.rollout.max_new_tokens,
-        normalize_advantages=algorithm.normalize_advantages,
-        seed=trainer.seed,
-        total_steps=trainer.num_rollout,
-    )
+def _engines(
+    resolved: ResolvedRun, binding: Binding, topology: Topology, tokenizer: Any, model: Any
+) -> tuple[TrainingEngine, CriticEngine | None]:
+    if topology.run.trainer.engine == "megatron":
+        from relax_core.orchestration.megatron import engines
+
+        return engines(resolved, binding, topology, tokenizer)
+    settings = _settings(topology, binding, binding.most("reference_update_interval"))
+    engine = TorchEngine(model, tokenizer, settings, **_frozen(resolved, topology, tokenizer))
+    return engine, _critic(resolved, topology)
 
 
 def _settings(topology: Topology, binding: Binding, interval: int) -> TorchSettings:
     return TorchSettings(
         topology.run.trainer,
         temperature=topology.run.rollout.temperature,
-        updates=_updates(topology),
+        updates=topology.updates,
         entropy=binding.needs("requires_entropy"),
         moves_reference=interval > 0,
     )
-
-
-def _updates(topology: Topology) -> int:
-    return topology.run.trainer.num_rollout * topology.num_steps_per_rollout
 
 
 def _frozen(resolved: ResolvedRun, topology: Topology, tokenizer: Any) -> dict[str, Any]:
@@ -100,19 +94,20 @@ def _frozen(resolved: ResolvedRun, topology: Topology, tokenizer: Any) -> dict[s
     found = {}
     for role in sorted(topology.roles & set(wanted)):
         who, reference = wanted[role]
-        path = _model_path(resolved, str(reference), who)
-        _check_tokenizer(path, tokenizer, who, model.trust_remote_code)
+        path = model_path(resolved, str(reference), who)
+        check_tokenizer(path, tokenizer, who, model.trust_remote_code)
         found[role] = load_model(path, who=who, trust_remote_code=model.trust_remote_code)
     return found
 
 
-def _check_tokenizer(path: Path, tokenizer: Any, who: str, trust: bool) -> None:
+def check_tokenizer(path: Path, tokenizer: Any, who: str, trust: bool) -> None:
+    """Refuse a model whose ids mean other tokens than the policy's."""
     if load_tokenizer(path, who=who, trust_remote_code=trust).get_vocab() != tokenizer.get_vocab():
         fix = "give a model with the policy's tokenizer"
         raise LoadError(f"'{path}' has another vocabulary than the policy", who=who, fix=fix)
 
 
-def _check_candidates(engine: TorchEngine, count: int) -> None:
+def _check_candidates(engine: TrainingEngine, count: int) -> None:
     known = engine.vocabulary
     if count > known:
         problem = f"{count} candidates a token are asked for, the vocabulary has {known}"
@@ -124,12 +119,13 @@ def _critic(resolved: ResolvedRun, topology: Topology) -> TorchCritic | None:
         return None
     model = resolved.config.model
     who = "model.path" if model.critic_path is None else "model.critic_path"
-    path = _model_path(resolved, model.critic_path or model.path, who)
+    path = model_path(resolved, model.critic_path or model.path, who)
     loaded = load_critic(path, who=who, trust_remote_code=model.trust_remote_code)
-    return TorchCritic(loaded, resolved.config.trainer, _updates(topology))
+    return TorchCritic(loaded, resolved.config.trainer, topology.updates)
 
 
-def _model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:
+def model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:
+    """The directory that a reference to a model means; `who` is the setting that has it."""
     cache = Path(resolved.config.model.cache_dir).expanduser()
     return model_directory(reference, who=who, base=resolved.base, cache=cache)
 

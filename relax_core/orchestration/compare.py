@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,9 +124,9 @@ def _train(job: Job, show: Callable[[StepReport], None], interrupted: Callable[[
     from relax_core.orchestration.local import LocalRun
 
     place = claim(job.resolved.config.output, job.entry.name)
-    run = LocalRun(job.resolved, job.binding)
-    directory = RunDirectory.create(place, job.resolved, job.binding)
-    finished = run.run(directory, show, interrupted)
+    with closing(LocalRun(job.resolved, job.binding)) as run:
+        directory = RunDirectory.create(place, job.resolved, job.binding)
+        finished = run.run(directory, show, interrupted)
     directory.close()
     return finished
 

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from relax_core.batch import FinishReason, Rollout
 from relax_core.binding import Binding
-from relax_core.engines.critic import TorchCritic
 from relax_core.engines.state import read_state, readable
-from relax_core.engines.torch import TorchEngine
-from relax_core.engines.types import Tokens, Update
+from relax_core.engines.types import CriticEngine, Tokens, TrainingEngine, Update
 from relax_core.faults import NotFinite
 from relax_core.orchestration.assemble import assemble
 from relax_core.orchestration.collect import Response, tokens_of
@@ -85,6 +83,10 @@ class LocalRun:
             plugin.state.update(state["plugins"].get(plugin.name, {}))
         self._publish_weights()
         return self.step
+
+    def close(self) -> None:
+        """Give back what the engines hold."""
+        self.parts.engine.close()
 
     def _one_step(self, directory: RunDirectory) -> StepReport:
         started = time.perf_counter()
@@ -158,7 +160,7 @@ class LocalRun:
                 metrics.put("train/critic_lr", mean_of(update.lr))
 
     def _update(
-        self, engine: TorchEngine | TorchCritic, tokens: Tokens, part: Rollout, responses: Sequence[Response]
+        self, engine: TrainingEngine | CriticEngine, tokens: Tokens, part: Rollout, responses: Sequence[Response]
     ) -> Update:
         try:
             return engine.update(tokens, part, self.parts.runtime, self.step)
@@ -173,8 +175,9 @@ class LocalRun:
 
     def _publish_weights(self) -> None:
         """Give the weights to a sampler that holds a copy; one that shares them only hears that they are new."""
-        sampler = self.parts.sampler
-        sampler.update_weights(() if sampler.shares_weights else self.parts.engine.weights(), self.step)
+        sampler, engine = self.parts.sampler, self.parts.engine
+        shared = sampler.shares_weights and not engine.copies_weights
+        sampler.update_weights(() if shared else engine.weights(), self.step)
 
     def _write(self, path: Path) -> None:
         self.parts.engine.save(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +19,14 @@ class Run:
     """What a rule looks at: the resolved run, its plugins, and the options that were set but belong to no chosen plugin.
 
     `base` is where the run file's relative paths start.
+    `shapes` are the configurations of its models by setting, of those that are known before anything is loaded.
     """
 
     topology: Topology
     binding: Binding
     ignored: tuple[tuple[str, str], ...] = ()
     base: Path = Path()
+    shapes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,11 @@ def one_reference(run: Run) -> Iterable[Finding]:
 
 @rule("RLX203", "The torch engine reads Hugging Face directories")
 def reference_is_readable(run: Run) -> Iterable[Finding]:
-    if run.topology.run.model.ref_dist_ckpt_path is not None:
+    config = run.topology.run
+    if config.model.ref_dist_ckpt_path is not None and config.trainer.engine == "torch":
         problem = "the torch engine cannot read a Megatron checkpoint"
-        yield "model.ref_dist_ckpt_path", problem, "give model.ref_hf_model_path instead"
+        fix = "give model.ref_hf_model_path instead, or write trainer.engine: megatron"
+        yield "model.ref_dist_ckpt_path", problem, fix
 
 
 @rule("RLX204", "A reference is read by something", "warning")

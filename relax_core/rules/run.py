@@ -69,9 +69,17 @@ def local_is_synchronous(run: Run) -> Iterable[Finding]:
 
 @rule("RLX106", "The torch engine is one process")
 def torch_is_one_process(run: Run) -> Iterable[Finding]:
-    for name, size in run.topology.run.topology:
+    topology, trainer = run.topology.run.topology, run.topology.run.trainer
+    if trainer.engine != "torch":
+        return
+    for name, size in topology:
         if name.endswith("_size") and size > 1:
-            yield f"topology.{name}", f"the torch engine trains in one process, not on {size} ranks", f"write {name}: 1"
+            fix = f"write {name}: 1, or trainer.engine: megatron"
+            yield f"topology.{name}", f"the torch engine trains in one process, not on {size} ranks", fix
+    for setting, given in {"topology.sequence_parallel": topology.sequence_parallel,
+                           "trainer.megatron_args": trainer.megatron_args}.items():  # fmt: skip
+        if given:
+            yield setting, "the torch engine does not read it", "leave it out, or write trainer.engine: megatron"
 
 
 @rule("RLX107", "Staleness needs a mode that has any")
@@ -100,8 +108,7 @@ def budget_holds_a_response(run: Run) -> Iterable[Finding]:
 
 @rule("RLX110", "The warm-up ends before the run does", "warning")
 def warmup_ends(run: Run) -> Iterable[Finding]:
-    trainer = run.topology.run.trainer
-    updates = trainer.num_rollout * run.topology.num_steps_per_rollout
+    trainer, updates = run.topology.run.trainer, run.topology.updates
     if trainer.lr_warmup_steps >= updates:
         problem = f"{trainer.lr_warmup_steps} updates of warm-up in a run of {updates}"
         yield "trainer.lr_warmup_steps", problem, f"write less than {updates}"

@@ -99,7 +99,7 @@ def findings(result) -> dict[str, str]:
             ("--context-parallel-size", "2"),
             "RLX106",
             "topology.context_parallel_size: the torch engine trains in one process, not on 2 ranks. "
-            "Fix: write context_parallel_size: 1",
+            "Fix: write context_parallel_size: 1, or trainer.engine: megatron",
         ),
         (
             ("--loss-agg-length", "5"),

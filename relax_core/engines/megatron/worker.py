@@ -1,0 +1,213 @@
+"""What a rank does: its part of every pass, update and checkpoint. How ranks are started and asked is not known here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    from relax_core.engines.megatron.cpu import install
+
+    install()
+
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+
+from relax_core.batch import CriticBatch, Rollout, build
+from relax_core.engines.megatron import checkpoint, convert
+from relax_core.engines.megatron.job import bound
+from relax_core.engines.megatron.models import Models, Readable
+from relax_core.engines.megatron.sequence import Packed
+from relax_core.engines.megatron.share import Share
+from relax_core.engines.megatron.training import Found, run
+from relax_core.engines.types import Tokens
+from relax_core.groups import DistributedGroup
+from relax_core.packing import loss_batch
+from relax_core.reductions import Metrics
+from relax_core.runtime import LossOutput, Runtime
+
+STATE = "dist_ckpt"
+REFERENCE = "reference_dist_ckpt"
+BUCKET = 2**28
+"""Bytes of weights that are gathered and sent at once."""
+WAIT = timedelta(minutes=60)
+
+Read = Callable[[Readable, Tensor, Packed], Sequence[Tensor]]
+
+
+class Worker:
+    """A rank of `world` in a layout of these `sizes`; `meeting` is the file by which the ranks find each other."""
+
+    def __init__(self, rank: int, world: int, meeting: str, sizes: Mapping[str, int]) -> None:
+        self.rank = rank
+        self.device = _join(rank, world, meeting, sizes)
+        self.context = DistributedGroup(parallel_state.get_context_parallel_group())
+        self.replicas = DistributedGroup(parallel_state.get_data_parallel_group(with_context_parallel=True))
+        self.first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
+        self.last_stage = parallel_state.is_pipeline_last_stage()
+
+    def open(self, job: Mapping[str, Any]) -> None:
+        """Take up a run: its plugins and its models, instead of those of an earlier one."""
+        self.config, self.binding = bound(job["run"], self.rank)
+        torch.set_num_threads(self.config.trainer.num_threads or int(os.environ["OMP_NUM_THREADS"]))
+        model_parallel_cuda_manual_seed(self.config.trainer.seed)
+        self.runtime = Runtime.of(self.config, self.binding)
+        self.models = Models(self.config, job["models"], job["vocabulary"], job["updates"], self.device)
+
+    # -- passes without a graph: this rank's values and their places in the batch --------------------------------------
+
+    def score(self, tokens: list[list[list[int]]], policy: str) -> dict[str, Any] | None:
+        """Log-probs of response tokens."""
+        return self._pass(policy, tokens, lambda model, states, packed: (self._log_probs(model, states, packed),))
+
+    def candidates(self, tokens: list[list[list[int]]], count: int) -> dict[str, Any] | None:
+        """The teacher's log-probs of response tokens, the ids that it finds likeliest there, and theirs."""
+
+        def read(model: Readable, states: Tensor, packed: Packed) -> Sequence[Tensor]:
+            return self._log_probs(model, states, packed), *self.models.head(model.trunk).likeliest(states, count)
+
+        return self._pass("teacher", tokens, read)
+
+    def values(self, tokens: list[list[list[int]]]) -> dict[str, Any] | None:
+        """The critic's values."""
+        return self._pass("critic", tokens, lambda model, states, _: (_values(model, states),))
+
+    def _pass(self, role: str, tokens: list[list[list[int]]], read: Read) -> dict[str, Any] | None:
+        share = self._share(tokens)
+        with self.models.reading(role) as model:
+
+            def loss(hidden: Tensor, number: int) -> tuple[Tensor, Tensor, Found]:
+                packed = share.packed[number]
+                values = read(model, _states(model, hidden, packed), packed)
+                nothing = hidden.new_zeros(())
+                return nothing, nothing.int(), {"values": values, "places": share.places(number)}
+
+            found = run(model.module, share.packed, loss, forward_only=True)
+        if not (self.last_stage and self.first_of_tensor):
+            return None
+        values = [torch.cat(each).cpu() for each in zip(*(one["values"] for one in found), strict=True)]
+        return {"values": values, "places": torch.cat([one["places"] for one in found]).cpu()}
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    def update(
+        self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
+    ) -> dict[str, Any] | None:
+        """One optimizer update on this rank's share of a mini-batch; `states` are the plugins' own."""
+        for plugin in self.binding.active:
+            plugin.state.update(states.get(plugin.name, {}))
+        trained, share = self.models.trained[role], self._share(tokens)
+        whole = _arrived(rollout, self.device)
+        model = Readable(trained.model, trained.module)
+        give = self._policy if role == "actor" else self._critic
+
+        def loss(hidden: Tensor, number: int) -> tuple[Tensor, Tensor, Found]:
+            packed = share.packed[number]
+            output = give(model, _states(model, hidden, packed), packed, share.of(whole, number), step)
+            return output.sum, output.count.int(), {"metrics": output.metrics}
+
+        lr = trained.lr
+        found, norm, applied = trained.update(share.packed, loss, step)
+        metrics = Metrics()
+        for each in found:
+            metrics.update(each["metrics"].partials.items())
+        if self.last_stage:
+            metrics = metrics.over(self.replicas)
+        if not (self.last_stage and self.first_of_tensor and self.replicas.rank == 0):
+            return None
+        result = {"metrics": metrics.plain(), "grad_norm": norm, "lr": lr, "applied": applied}
+        return {**result, "states": {each.name: each.state for each in self.binding.active if each.state}}
+
+    def _policy(self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int) -> LossOutput:
+        head, entropy = self.models.head(model.trunk), self.binding.needs("requires_entropy")
+        if not part.has("candidate_ids"):
+            log_probs, entropies = head.log_probs(states, packed.labels, entropy=entropy)
+            found = {"log_probs": log_probs}
+        else:
+            asked = torch.cat([packed.labels[:, None], part.candidate_ids], dim=1)
+            both, entropies = head.log_probs(states, asked, entropy=entropy)
+            found = {"log_probs": both[:, 0], "candidate_log_probs": both[:, 1:]}
+        if entropies is not None:
+            found["entropy"] = entropies
+        return self.runtime.loss(loss_batch(part, self.context, **found), step)
+
+    def _critic(self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int) -> LossOutput:
+        values = {"values": _values(model, states), "old_values": part.values}
+        batch = build(CriticBatch, part.sequence_ids, {**part.tokens, **values}, part.sequences, self.context)
+        return self.runtime.value_loss(batch, step)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def weights(self, role: str) -> Iterator[dict[str, Tensor]]:
+        """A pipeline stage's weights in Hugging Face form, from one of its ranks, bucket by bucket."""
+        bucket: dict[str, Tensor] = {}
+        for name, tensor in convert.export(self.models.trained[role].model, self.models.wanted[role]["hf"]):
+            if self.first_of_tensor and self.replicas.rank == 0:
+                bucket[name] = tensor.cpu().clone()
+            if sum(each.nbytes for each in bucket.values()) >= BUCKET:
+                yield bucket
+                bucket = {}
+        if bucket:
+            yield bucket
+
+    def refresh_reference(self) -> None:
+        """Copy the actor into the reference."""
+        self.models.refresh_reference()
+
+    def save(self, directory: str, role: str, reference: bool = False) -> None:
+        """What training goes on from, and a reference that has moved."""
+        checkpoint.save(self.models.trained[role], Path(directory) / STATE)
+        if reference:
+            with self.models.reading("reference") as model:
+                checkpoint.write({"model": model.trunk.sharded_state_dict()}, Path(directory) / REFERENCE)
+
+    def load(self, directory: str, role: str, reference: bool = False) -> None:
+        """Go on from what `save` wrote, in this or another layout."""
+        checkpoint.load(self.models.trained[role], Path(directory) / STATE)
+        if reference:
+            with self.models.reading("reference") as model:
+                checkpoint.load_weights(model.trunk, Path(directory) / REFERENCE, "--resume")
+
+    def leave(self) -> None:
+        """Meet the others a last time: a rank that ends early takes gloo's connections down under them."""
+        dist.barrier()
+
+    def _share(self, tokens: list[list[list[int]]]) -> Share:
+        return Share(Tokens(*tokens), self.config, self.device)
+
+    def _log_probs(self, model: Readable, states: Tensor, packed: Packed) -> Tensor:
+        return self.models.head(model.trunk).log_probs(states, packed.labels)[0]
+
+
+def _join(rank: int, world: int, meeting: str, sizes: Mapping[str, int]) -> torch.device:
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    backend, store = "nccl" if cuda else "gloo", f"file://{meeting}"
+    dist.init_process_group(backend, store, rank=rank, world_size=world, timeout=WAIT)
+    parallel_state.initialize_model_parallel(**sizes)
+    return device
+
+
+def _arrived(plain: Mapping[str, Any], device: torch.device) -> Rollout:
+    tokens, sequences = ({k: v.to(device) for k, v in plain[name].items()} for name in ("tokens", "sequences"))
+    return Rollout(plain["sequence_ids"].to(device), tokens, sequences)
+
+
+def _states(model: Readable, hidden: Tensor, packed: Packed) -> Tensor:
+    """[n, H] the hidden states from which the response tokens are predicted."""
+    return model.trunk.whole(hidden).index_select(0, packed.predictors)
+
+
+def _values(model: Readable, states: Tensor) -> Tensor:
+    weight = model.trunk.output_layer.weight
+    values: Tensor = model.trunk.output_layer(states.to(weight.dtype))
+    return values.squeeze(-1).float()
