@@ -61,6 +61,13 @@ def test_resuming_in_another_layout_takes_the_same_step(saved, model, layout):
     torch.testing.assert_close(weights, saved[3], rtol=1e-4, atol=1e-6)
 
 
+def test_rates_are_those_of_the_configuration_that_goes_on(saved, tp2, model):
+    rate = {"lr": 5e-4, "lr_schedule": "constant", "lr_warmup_steps": 0}
+    engine = megatron(resolved(model, "tp2", trainer={**TRAINER, **rate}), tp2)
+    engine.load(saved[0])
+    assert step(engine, resolved(model, "tp2", trainer={**TRAINER, **rate}), 2).lr == pytest.approx(5e-4)
+
+
 def test_a_checkpoint_loads_with_from_pretrained(saved):
     loaded = dict(AutoModelForCausalLM.from_pretrained(saved[0], dtype=torch.float32).named_parameters())
     torch.testing.assert_close({name: loaded[name].detach() for name in saved[1]}, saved[1], rtol=0, atol=0)

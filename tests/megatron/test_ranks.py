@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from threading import Timer
 
+import psutil
 import pytest
 import torch
 
@@ -108,3 +110,27 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step_is_named(model):
         "Fix: go on from the last checkpoint with --resume"
     )
     assert [each.process.poll() is None for each in ranks.ranks] == [False, False]
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_what_a_checkpoint_started_ends_with_its_rank(model, tmp_path, end):
+    run = resolved(model, "dp2")
+    with ranks_of("dp2") as ranks:
+        megatron(run, ranks).save(tmp_path)
+        groups = [each.process.pid for each in ranks.ranks]
+        living = [each for group in groups for each in members(group)]
+        assert len(living) > len(groups)
+        if end == "kill":
+            os.kill(groups[0], signal.SIGKILL)
+            with pytest.raises(RunError, match="rank 0 of 2 was ended by signal 9"):
+                ranks.call("refresh_reference")
+    assert psutil.wait_procs(living, timeout=10)[1] == []
+
+
+def members(group):
+    """The processes of a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            found += [process] if os.getpgid(process.pid) == group else []
+    return found

@@ -68,12 +68,25 @@ def assert_weights(actual, expected):
         assert (weight - expected[name]).norm() <= 1e-4 * expected[name].norm(), name
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", pytest.param("gspo", marks=pytest.mark.slow)])
+ALGORITHMS = {
+    "grpo": ("--advantage-estimator", "grpo"),
+    "gspo": ("--advantage-estimator", "gspo", "--loss-agg-mode", "seq-mean-token-mean"),
+    "rloo": ("--advantage-estimator", "rloo"),
+    "reinforce_plus_plus": (
+        *("--advantage-estimator", "reinforce_plus_plus", "--normalize-advantages"),
+        *("--loss-agg-mode", "seq-mean-token-sum-norm"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [name if name == "grpo" else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS]
+)
 @pytest.mark.parametrize(
     "layout", [name if name == "tp2sp" else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS]
 )
 def test_a_run_is_that_of_the_embedded_engine(train, tmp_path, layout, algorithm):
-    chosen = ("--advantage-estimator", algorithm)
+    chosen = ALGORITHMS[algorithm]
     mine = train(tmp_path / "megatron", "--trainer.engine", "megatron", *flags_of(layout), *chosen)
     theirs = train(tmp_path / "torch", *chosen)
     assert_same(metrics(mine), metrics(theirs))
