@@ -109,6 +109,15 @@ def test_a_run_with_other_models(train, tmp_path, layout, flags):
     assert_weights(weights(mine), weights(theirs))
 
 
+def test_a_plugin_file_is_found_by_the_ranks_however_it_is_named(train, tmp_path):
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    source = readme.split("<!-- custom algorithm -->")[1].split("```python")[1].split("```")[0]
+    (tmp_path / "my_algo.py").write_text(source)
+    flags = ("--plugin", "my_algo.py", "--advantage-estimator", "centred", "--clip-ratio", "0.3")
+    mine = train(tmp_path / "megatron", "--trainer.engine", "megatron", *flags_of("dp2"), *flags)
+    assert_same(metrics(mine), metrics(train(tmp_path / "torch", *flags)))
+
+
 def test_a_killed_rank_ends_the_run_with_one_error(tmp_path, model_cache):
     """Within the minute: the run has five steps' worth of time to be killed in, and 200 to run."""
     arguments = ["train", EXAMPLES / "tiny.yaml", "--cache-dir", model_cache, "--output.dir", tmp_path / "run", *SMALL,

@@ -16,7 +16,7 @@ def described(resolved: ResolvedRun, binding: Binding) -> dict[str, Any]:
     return {
         "values": resolved.config.model_dump(mode="json"),
         "base": str(resolved.base),
-        "plugins": {each.name: [each.plugin.distribution, each.plugin.version] for each in binding.active},
+        "plugins": _origins(binding),
     }
 
 
@@ -24,7 +24,7 @@ def bound(run: dict[str, Any], rank: int) -> tuple[RunConfig, Binding]:
     """The run in a rank. Raises LoadError where a plugin is missing here, or is another than the driver's."""
     resolved = resolve(RunFile(Path(run["base"]) / "run.yaml", run["values"], {}))
     binding = bind(resolved.registry, resolved.choice, resolved.config.algorithm)
-    found = {each.name: [each.plugin.distribution, each.plugin.version] for each in binding.active}
+    found = _origins(binding)
     for name in sorted(run["plugins"].keys() | found.keys()):
         ours, theirs = found.get(name), run["plugins"].get(name)
         if ours != theirs:
@@ -33,5 +33,15 @@ def bound(run: dict[str, Any], rank: int) -> tuple[RunConfig, Binding]:
     return resolved.config, binding
 
 
+def _origins(binding: Binding) -> dict[str, list[str]]:
+    """Distribution and version by name; a file by its whole path, however it was named."""
+    found = {}
+    for each in binding.active:
+        place = each.plugin.distribution
+        is_file = place.endswith(".py")
+        found[each.name] = [str(Path(place).resolve()) if is_file else place, each.plugin.version]
+    return found
+
+
 def _origin(found: list[str] | None) -> str:
-    return " ".join(str(part) for part in found) if found else "nowhere"
+    return " ".join(str(part) for part in found if part) if found else "nowhere"
