@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from relax_core.batch import FinishReason, Rollout
 from relax_core.binding import Binding
 from relax_core.engines.state import read_state, readable
-from relax_core.engines.types import CriticEngine, Tokens, TrainingEngine, Update
-from relax_core.faults import NotFinite
 from relax_core.orchestration.assemble import assemble
-from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.incidents import Incidents
-from relax_core.orchestration.mismatch import METRIC, refuse, warnings
+from relax_core.orchestration.mismatch import METRIC, warnings
 from relax_core.orchestration.record import RunDirectory
 from relax_core.orchestration.symptoms import Watch
-from relax_core.packing import select_sequences
-from relax_core.reductions import Metrics, mean_of
+from relax_core.orchestration.training import Training
 from relax_core.runfile import ResolvedRun
 from relax_core.spec import SequenceField
 
@@ -60,7 +54,7 @@ class LocalRun:
         The rollout engine is closed then, however it ends.
         """
         fields = [each.name for plugin in self.binding.active for each in plugin.spec.fields]
-        self.incidents = Incidents(directory.path, self.config, fields)
+        self.training = Training(self.parts, self.binding, Incidents(directory.path, self.config, fields))
         total, every = self.config.trainer.num_rollout, self.config.output.save_interval
         with closing(self.parts.sampler):
             while self.step < total and not interrupted():
@@ -93,17 +87,12 @@ class LocalRun:
         generated = self.generation.run(self.step)
         self.parts.sampler.sleep()
         sampled = time.perf_counter()
-        metrics, rollout, updates = self._train(generated.kept)
+        rollout = self.generation.pack(generated.kept, self.step)
+        values = self.training.run(generated.kept, rollout, self.step)
         trained = time.perf_counter()
         self.step += 1
         self._publish()
-        values = {
-            **metrics.reduce(rollout.group),
-            **_describe_updates(updates),
-            **_describe_rollout(rollout),
-            **generated.metrics(),
-        }
-        values = dict(sorted(values.items()))
+        values = dict(sorted((values | generated.metrics()).items()))
         speed = int(rollout.lengths.sum()) / (trained - started)
         timings = {
             "perf/generate_seconds": sampled - started,
@@ -115,57 +104,6 @@ class LocalRun:
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
         said = [*warnings(values.get(METRIC), rollout_config), *self.watch.warnings(values)]
         return StepReport(self.step, total, values, speed, said)
-
-    def _train(self, responses: Sequence[Response]) -> tuple[Metrics, Rollout, list[Update]]:
-        metrics, rollout = Metrics(), self.generation.pack(responses, self.step)
-        if not responses:
-            return metrics, rollout, []
-        rollout, found = self.parts.runtime.prepare(self._score(responses, rollout), self.step)
-        refuse(found.reduce(rollout.group).get(METRIC), self.config.rollout)
-        metrics.update(found.partials.items())
-        updates = list(self._updates(responses, rollout, metrics))
-        for update in updates:
-            metrics.update(update.metrics.partials.items())
-        return metrics, rollout, updates
-
-    def _score(self, responses: Sequence[Response], rollout: Rollout) -> Rollout:
-        """The passes that the algorithm needs, without a graph: old log-probs, reference, teacher, critic."""
-        tokens, engine, roles = tokens_of(responses), self.parts.engine, self.parts.topology.roles
-        found: dict[str, Tensor] = {}
-        if self.parts.runtime.policy_weight:
-            taken = self.config.trainer.use_rollout_log_probs
-            found["old_log_probs"] = rollout.rollout_log_probs if taken else engine.score(tokens, "actor")
-        if "reference" in roles:
-            found["ref_log_probs"] = engine.score(tokens, "reference")
-        if count := self.binding.most("candidates"):
-            names = ("teacher_log_probs", "candidate_ids", "teacher_candidate_log_probs")
-            found |= zip(names, engine.candidates(tokens, count), strict=True)
-        elif "teacher" in roles:
-            found["teacher_log_probs"] = engine.score(tokens, "teacher")
-        if self.parts.critic is not None:
-            found["values"] = self.parts.critic.values(tokens)
-        return rollout.with_values(**found)
-
-    def _updates(self, responses: Sequence[Response], rollout: Rollout, metrics: Metrics) -> Iterator[Update]:
-        """The actor's updates; the critic's, one for each, only leave their metrics."""
-        tokens, parts = tokens_of(responses), self.parts
-        for index in torch.split(torch.arange(rollout.size), parts.topology.global_batch_size):
-            mine, part = tokens.select(index.tolist()), select_sequences(rollout, index.to(rollout.sequence_ids.device))
-            if self.step >= self.config.trainer.num_critic_only_steps:
-                yield self._update(parts.engine, mine, part, [responses[i] for i in index])
-            if parts.critic is not None:
-                update = self._update(parts.critic, mine, part, [responses[i] for i in index])
-                metrics.update(update.metrics.partials.items())
-                metrics.put("train/critic_grad_norm", mean_of(update.grad_norm))
-                metrics.put("train/critic_lr", mean_of(update.lr))
-
-    def _update(
-        self, engine: TrainingEngine | CriticEngine, tokens: Tokens, part: Rollout, responses: Sequence[Response]
-    ) -> Update:
-        try:
-            return engine.update(tokens, part, self.parts.runtime, self.step)
-        except NotFinite as error:
-            return self.incidents.settle(error, responses, self.step)
 
     def _publish(self) -> None:
         self._publish_weights()
@@ -186,22 +124,3 @@ class LocalRun:
         states = {plugin.name: plugin.state for plugin in self.binding.active if plugin.state}
         state = {"step": self.step, "generation": self.generation.state(), "plugins": states}
         torch.save(state, path / LOOP_STATE)
-
-
-def _describe_rollout(rollout: Rollout) -> dict[str, float]:
-    if not rollout.size:
-        return {}
-    staleness = rollout.staleness.double()
-    return {
-        "rollout/response_length_mean": float(rollout.lengths.double().mean()),
-        "rollout/truncated_ratio": float((rollout.finish_reasons == FinishReason.LENGTH).double().mean()),
-        "rollout/staleness_mean": float(rollout.token_mean(staleness)),
-        "rollout/staleness_max": float(staleness.max()) if len(staleness) else 0.0,
-    }
-
-
-def _describe_updates(updates: Sequence[Update]) -> dict[str, float]:
-    applied = [update for update in updates if update.applied]
-    norms = {"train/grad_norm": sum(update.grad_norm for update in applied) / len(applied)} if applied else {}
-    rates = {"train/lr": updates[-1].lr} if updates else {}
-    return {**norms, **rates, "train/skipped_updates": float(len(updates) - len(applied))}
