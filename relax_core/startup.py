@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.config import RunConfig
 from relax_core.errors import FOREIGN, PluginError, describe
 from relax_core.rules import Run, capabilities, generation, megatron, run
+from relax_core.rules.engine_facts import model_place, read_json
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
@@ -45,21 +44,10 @@ def violations(subject: Run) -> list[Violation]:
 
 def _shapes(resolved: ResolvedRun) -> dict[str, Mapping[str, Any]]:
     """The configurations of the models that are directories; a builder's model is not there before the run."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for name, value in resolved.config.model:
-        if name in ("path", "ref_hf_model_path", "critic_path", "teacher_path") and value is not None:
-            for place in (resolved.base / value, Path(value).expanduser()):
-                if (place / "config.json").is_file():
-                    found.setdefault(f"model.{name}", _json(place / "config.json"))
-    return found
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # loading the model says what is wrong with it
-    return found if isinstance(found, dict) else {}
+    names = ("path", "ref_hf_model_path", "critic_path", "teacher_path")
+    given = {name: value for name, value in resolved.config.model if name in names and value is not None}
+    places = {f"model.{name}": model_place(resolved.base, value) for name, value in given.items()}
+    return {setting: read_json(place / "config.json") for setting, place in places.items() if place is not None}
 
 
 def _of_plugins(topology: Topology, binding: Binding) -> Iterator[tuple[BoundPlugin, Violation]]:

@@ -16,9 +16,8 @@ from relax_core.conformance.case import TOKEN_FIELDS
 from relax_core.engines.types import Update
 from relax_core.faults import NotFinite
 from relax_core.orchestration.collect import Response
+from relax_core.orchestration.record import INCIDENTS
 from relax_core.reductions import Metrics, mean_of
-
-INCIDENTS = "incidents"
 
 
 class Incidents:

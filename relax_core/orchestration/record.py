@@ -22,7 +22,7 @@ from relax_core.orchestration.checkpoints import Checkpoints
 from relax_core.runfile import ResolvedRun
 
 METRICS, SAMPLES, TIMINGS, CHECKPOINTS = "metrics.jsonl", "samples.jsonl", "timings.jsonl", "checkpoints"
-RUNS = Path("runs")
+RUNS, INCIDENTS = Path("runs"), "incidents"
 CONFIG, RUN = "config.yaml", "run.json"
 
 

@@ -13,8 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from relax_core.errors import UsageError
 from relax_core.orchestration.checkpoints import damage_of, step_of
-from relax_core.orchestration.incidents import INCIDENTS
-from relax_core.orchestration.record import CONFIG, METRICS, RUN, checkpoints_of, records_of
+from relax_core.orchestration.record import CONFIG, INCIDENTS, METRICS, RUN, checkpoints_of, records_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import subprocess
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -73,13 +74,13 @@ def gpu_bytes() -> int | None:
 
 def model_config(directory: Path) -> dict[str, Any]:
     """`config.json` of a model directory, that of its text part where it has several; empty where there is none."""
-    config = _json(directory / "config.json")
+    config = read_json(directory / "config.json")
     return config.get("text_config") or config
 
 
 def known_ids(directory: Path) -> int | None:
     """One more than the largest id in `tokenizer.json`; None where there is none."""
-    tokenizer = _json(directory / "tokenizer.json")
+    tokenizer = read_json(directory / "tokenizer.json")
     vocabulary = tokenizer.get("model", {}).get("vocab", {})
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
     return max([*ids, *(each["id"] for each in tokenizer.get("added_tokens", []))], default=-1) + 1 or None
@@ -91,20 +92,20 @@ def parameters(directory: Path) -> int:
     for path in directory.glob("*.safetensors"):
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        count += sum(_size(each["shape"]) for name, each in header.items() if name != "__metadata__")
+        count += sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")
     return count
 
 
-def _size(shape: list[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+def model_place(base: Path, name: str) -> Path | None:
+    """The model directory that a run file's `name` means, from where its relative paths start, where it is there already."""
+    places = (base / name, Path(name).expanduser())
+    return next((place for place in places if (place / "config.json").is_file()), None)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A mapping; empty for what cannot be read, as loading the model says what is wrong with it."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}

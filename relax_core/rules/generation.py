@@ -16,6 +16,7 @@ from relax_core.rules.engine_facts import (
     installed,
     known_ids,
     model_config,
+    model_place,
     parameters,
 )
 
@@ -32,11 +33,7 @@ TRAINED_BYTES = 16
 
 def _directory(run: Run) -> Path | None:
     """The model directory, where it is there already."""
-    name = run.topology.run.model.path
-    for path in (run.base / name, Path(name).expanduser()):
-        if (path / "config.json").is_file():
-            return path
-    return None
+    return model_place(run.base, run.topology.run.model.path)
 
 
 def _is_vllm(run: Run) -> bool:
