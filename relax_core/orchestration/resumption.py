@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from relax_core.binding import Binding
 from relax_core.config import Operational
-from relax_core.errors import LoadError, UsageError
-from relax_core.orchestration.record import CONFIG, RUN, anchored, described_plugins, write_config, write_whole
+from relax_core.errors import UsageError
+from relax_core.orchestration.record import RUN, anchored, described_plugins, write_config, write_whole
+from relax_core.orchestration.runs import read_run
 from relax_core.runfile import ResolvedRun
 
 Change = tuple[str, Any, Any]
@@ -27,19 +26,23 @@ def settle_changes(path: Path, step: int, resolved: ResolvedRun, binding: Bindin
 
     `allowed` lets that pass too. Versions of plugins are named, whatever they change.
     """
-    found = list(differences(_before(path), anchored(resolved)))
+    before = read_run(path)
+    found = list(differences(before.config, anchored(resolved)))
     operational = set(operational_fields(type(resolved.config)))
     serious = [each for each in found if not _within(each[0], operational)]
     if serious and not allowed:
         problem = "the run was begun with another objective: " + "; ".join(map(_told, serious))
         raise UsageError(problem, who="--resume", fix="write what it was begun with, or give --allow-changes")
-    described = json.loads((path / RUN).read_text(encoding="utf-8"))
+    described = before.described
     found += differences(described["plugins"], described_plugins(binding), "plugins.")
     for change in found:
         print(f"warning: changed since the run was begun: {_told(change)}", file=sys.stderr)
     if found:
         changes = [{"step": step, "setting": setting, "was": old, "is": new} for setting, old, new in found]
-        described |= {"plugins": described_plugins(binding), "changes": [*described.get("changes", []), *changes]}
+        described = described | {
+            "plugins": described_plugins(binding),
+            "changes": [*described.get("changes", []), *changes],
+        }
         write_whole(path / RUN, json.dumps(described, indent=2, default=str) + "\n")
         write_config(path, resolved)
 
@@ -61,14 +64,6 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str
             yield from differences(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}", old, new
-
-
-def _before(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = YAML(typ="safe").load((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, YAMLError) as error:
-        raise LoadError(f"'{path / CONFIG}' cannot be read: {error}", who="--resume") from None
-    return found
 
 
 def _within(path: str, places: set[str]) -> bool:

@@ -75,6 +75,16 @@ def test_a_damaged_checkpoint_costs_its_steps_and_nothing_else(begun):
     assert metrics(directory) == whole
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "run.json"])
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_damaged_description_of_the_run_is_told(begun, name, text):
+    train, directory = begun
+    (directory / name).write_text(text)
+    result = train("--resume", directory)
+    assert result.code == 2
+    assert result.err.startswith(f"error: RUN_DIR: '{directory}' is not a run directory: ")
+
+
 def test_a_line_that_was_cut_off_is_taken_back(begun, relax):
     train, directory = begun
     whole = metrics(directory)
