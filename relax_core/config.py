@@ -161,8 +161,8 @@ class TrainerSection(AlgorithmConfig):
     """Steps of the run: rounds of generation with their updates."""
     mode: Literal["sync", "hybrid", "async"] = "sync"
     """`sync`: generate, then train. `hybrid`: generation one rollout ahead. `async`: bounded by `max_staleness` alone."""
-    max_staleness: int = Field(0, ge=0)
-    """Oldest weights, in versions, whose samples may still be trained on."""
+    max_staleness: int | None = Field(None, ge=0)
+    """Oldest weights, in versions, whose samples may still be trained on; left out, 0 in mode `sync` and 1 in the others."""
     num_steps_per_rollout: PositiveInt | None = None
     """Updates in each rollout; left out, what `global_batch_size` implies, else 1."""
     global_batch_size: PositiveInt | None = None
@@ -211,11 +211,71 @@ class TrainerSection(AlgorithmConfig):
     """Of sampling and of the order of prompts: one seed, one run."""
 
 
+class RoleResources(AlgorithmConfig):
+    """What each process of a role asks of the cluster."""
+
+    cpus: float = Field(1.0, gt=0)
+    """CPU cores of each process; a part of one is possible."""
+    gpus: float | None = Field(None, ge=0)
+    """GPUs of each process; left out, as many as it computes on where the cluster has any."""
+    env: dict[str, str] = {}
+    """Environment variables of its processes."""
+
+
+class TrainedResources(RoleResources):
+    """Of a model that can share the actor's processes."""
+
+    colocated: bool = True
+    """Live in the actor's processes; false: in as many of its own."""
+
+
+class RolloutResources(RoleResources):
+    """Of the engines that sample."""
+
+    actors: PositiveInt = 1
+    """Engines, each with a copy of the policy."""
+    colocated: bool = False
+    """Share the GPUs of the actor's processes, in turn with them; false: have their own."""
+
+
+class AdvantagesResources(RoleResources):
+    """Of what scores responses and estimates advantages, on CPUs."""
+
+    actors: PositiveInt = 1
+    """Processes that score responses."""
+    gpus: float | None = Field(0, ge=0)
+    """GPUs of each process, for a reward that computes on one."""
+
+
+class ResourcesSection(AlgorithmConfig):
+    """What the processes of each role ask of the cluster, under the `ray` orchestrator."""
+
+    actor: RoleResources = RoleResources()
+    critic: TrainedResources = TrainedResources()
+    reference: TrainedResources = TrainedResources()
+    teacher: TrainedResources = TrainedResources()
+    rollout: RolloutResources = RolloutResources()
+    advantages: AdvantagesResources = AdvantagesResources()
+
+
 class TopologySection(AlgorithmConfig):
     """Where everything runs."""
 
-    orchestrator: Literal["local"] = "local"
-    """`local`: everything in this process."""
+    orchestrator: Literal["local", "ray"] = "local"
+    """`local`: everything driven from this process; `ray` (extra `ray`): every role in actors of a Ray cluster."""
+    address: str | None = None
+    """The Ray cluster to join, `auto` for the one that runs here; left out, one that starts and ends with the run."""
+    host: str = "127.0.0.1"
+    """Address that the ports and the dashboard of a cluster of the run's own bind."""
+    dashboard: bool = False
+    """Serve Ray's dashboard, where the cluster is the run's own."""
+    resources: ResourcesSection = ResourcesSection()
+    max_restarts: int = Field(3, ge=0)
+    """Times that lost trainers go on from the last checkpoint, and that each lost rollout engine is started again."""
+    start_timeout: float = Field(600, gt=0)
+    """Seconds that the cluster may take to place and start a run's processes."""
+    timeout: float = Field(3600, gt=0)
+    """Seconds that a Ray actor may take for one answer."""
     data_parallel_size: PositiveInt = 1
     """Replicas of the trainer."""
     tensor_model_parallel_size: PositiveInt = 1

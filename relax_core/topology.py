@@ -40,7 +40,9 @@ class Topology:
 
     @property
     def max_staleness(self) -> int:
-        return self.run.trainer.max_staleness
+        """Versions between the weights that sampled a token and those that train on it, at most."""
+        given = self.run.trainer.max_staleness
+        return given if given is not None else int(self.mode != "sync")
 
     @property
     def context_parallel_size(self) -> int:

@@ -53,10 +53,10 @@ class Generation:
         A partial rollout is not refilled: it has as many groups as ended within its budget, one at least.
         """
         result, rollout = Round(), self.config.rollout
-        for attempt in range(1 if rollout.partial_rollout else rollout.max_refills + 1):
+        for _ in range(1 if rollout.partial_rollout else rollout.max_refills + 1):
             missing = rollout.rollout_batch_size - len({each.group for each in result.kept})
             if missing:
-                self._attempt(result, missing, step, attempt)
+                self._attempt(result, missing, step)
         return result
 
     def state(self) -> dict[str, Any]:
@@ -72,8 +72,8 @@ class Generation:
         mask = self.config.rollout.mask_offpolicy_in_partial_rollout
         return pack(responses, step, self.fields, self.parts.engine.device, mask_stale=mask)
 
-    def _attempt(self, result: Round, groups: int, step: int, attempt: int) -> None:
-        ended = self._sample(self._open(groups), self._params(step, attempt))
+    def _attempt(self, result: Round, groups: int, step: int) -> None:
+        ended = self._sample(self._open(groups))
         groups, responses = len(ended), self._responses(ended)
         scored = self.parts.reward.score([each.sample for each in responses])
         for response, reward in zip(responses, scored.rewards, strict=True):
@@ -91,15 +91,16 @@ class Generation:
         self.cursor += len(new)
         return begun + new
 
-    def _sample(self, groups: list[Group], params: SamplingParams) -> list[Group]:
+    def _sample(self, groups: list[Group]) -> list[Group]:
         """The groups that ended, with their responses; the others are kept for the next round."""
-        prompts = [self._prompt(group).token_ids for group in groups]
+        prompts, places = [self._prompt(group).token_ids for group in groups], [group.place for group in groups]
+        params = self._params()
         if not self.config.rollout.partial_rollout:
-            sampled = self.parts.sampler.generate(prompts, params)
+            sampled = self.parts.sampler.generate(prompts, params, places)
             return [Group(group.place, each) for group, each in zip(groups, sampled, strict=True)]
         engine, budget = cast("PartialRolloutEngine", self.parts.sampler), self._budget()
         while not any(group.ended for group in groups):
-            sampled = engine.proceed(prompts, [group.responses for group in groups], params, budget)
+            sampled = engine.proceed(prompts, [group.responses for group in groups], params, budget, places)
             groups = [Group(group.place, each) for group, each in zip(groups, sampled, strict=True)]
         self.unfinished = [group for group in groups if not group.ended]
         return [group for group in groups if group.ended]
@@ -125,7 +126,7 @@ class Generation:
     def _budget(self) -> Budget:
         return Budget(self.config.rollout.token_budget, self.config.rollout.time_budget)
 
-    def _params(self, step: int, attempt: int) -> SamplingParams:
+    def _params(self) -> SamplingParams:
         rollout = self.config.rollout
         return SamplingParams(
             n=rollout.n_samples_per_prompt,
@@ -135,7 +136,7 @@ class Generation:
             top_p=rollout.top_p,
             stop_token_ids=tuple(rollout.stop_token_ids),
             stop=tuple(rollout.stop),
-            seed=(self.config.trainer.seed * 1_000_003 + step) * 1_000 + attempt,
+            seed=self.config.trainer.seed,
         )
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from relax_core.errors import RunError
 from relax_core.numerics.head import evaluating, vocabulary_limit
+from relax_core.rollout.seeds import seed_of
 from relax_core.rollout.types import Completion, SamplingParams
 
 if TYPE_CHECKING:
@@ -43,19 +44,19 @@ class HFSampler:
         self._limit = vocabulary_limit(model, tokenizer)
         self._eos_ids = eos_ids(model, tokenizer)
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, places: Sequence[int] | None = None
+    ) -> list[list[Completion]]:
         """`params.n` completions of each prompt (at least one id each), in the order of the prompts.
 
-        A stop token, or the token that completes a stop string, is the last one of its response. Row i·n + j of the
-        uniforms decides sample j of prompt i, whatever else is in the batch; the global generators are not used.
+        A stop token, or the token that completes a stop string, is the last one of its response. The seed and a
+        prompt's place decide its samples, whatever else is in the batch; the global generators are not used.
         Raises RunError for a prompt without ids.
         """
         if not all(prompts):
             raise RunError("a prompt has no token ids", who="HFSampler", fix="give each prompt at least one token")
         rows = [tuple(prompt) for prompt in prompts for _ in range(params.n)]
-        generator = torch.Generator().manual_seed(params.seed)
-        uniforms = torch.rand(len(rows), params.max_new_tokens, generator=generator, dtype=torch.float64)
-        uniforms = uniforms.to(self.model.device)
+        uniforms = _uniforms(range(len(prompts)) if places is None else places, params).to(self.model.device)
         size = self.max_batch or max(1, len(rows))
         completions: list[Completion] = []
         # Not inference_mode: a buffer that the model sets on the way could not take part in the trainer's backward.
@@ -145,6 +146,14 @@ class HFSampler:
     def _contain(self, tails: Tensor, stop: tuple[str, ...]) -> Tensor:
         texts = self.tokenizer.batch_decode(tails.tolist(), clean_up_tokenization_spaces=False)
         return torch.tensor([any(text in decoded for text in stop) for decoded in texts], device=tails.device)
+
+
+def _uniforms(places: Sequence[int], params: SamplingParams) -> Tensor:
+    """[P·n, max_new_tokens] in [0, 1), from a generator for each place."""
+    shape = (params.n, params.max_new_tokens)
+    generators = [torch.Generator().manual_seed(seed_of(params.seed, place)) for place in places]
+    return torch.cat([torch.zeros(0, shape[1], dtype=torch.float64)]
+                     + [torch.rand(shape, generator=each, dtype=torch.float64) for each in generators])  # fmt: skip
 
 
 @dataclass(slots=True)

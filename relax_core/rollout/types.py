@@ -14,7 +14,10 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample. `top_k` 0 and `top_p` 1 switch the truncation off; `max_new_tokens` bounds each response."""
+    """How to sample. `top_k` 0 and `top_p` 1 switch the truncation off; `max_new_tokens` bounds each response.
+
+    `seed` and a prompt's place decide what is sampled for it, whatever else is sampled with it.
+    """
 
     n: int
     max_new_tokens: int
@@ -58,8 +61,13 @@ class RolloutEngine(Protocol):
 
     shares_weights: bool
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
-        """`params.n` completions of each prompt, in the order of the prompts."""
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, places: Sequence[int] | None = None
+    ) -> list[list[Completion]]:
+        """`params.n` completions of each prompt, in the order of the prompts; `places` are their numbers in the run.
+
+        Left out, a prompt's place is where it stands in `prompts`.
+        """
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Take the named tensors as the policy from now on, and stamp `version` on what is sampled with them."""
@@ -80,6 +88,7 @@ class PartialRolloutEngine(RolloutEngine, Protocol):
         begun: Sequence[Sequence[Completion]],
         params: SamplingParams,
         budget: Budget,
+        places: Sequence[int] | None = None,
     ) -> list[list[Completion]]:
         """`generate` within a budget: `begun` [P][n] are the responses so far, none (an empty list) or `params.n`.
 

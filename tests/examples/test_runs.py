@@ -21,16 +21,16 @@ def test_a_run_file_has_no_findings(relax, path):
     assert (result.code, result.out) == (0, f"{path}: 0 errors, 0 warnings\n")
 
 
-def test_the_tiny_policy_reaches_nine_tenths(relax, tmp_path, model_cache):
+def test_the_tiny_policy_reaches_eight_tenths(relax, tmp_path, model_cache):
     flags = ("--cache-dir", model_cache, "--output.dir", tmp_path / "run")
     assert relax("train", ROOT / "examples" / "tiny.yaml", *flags).code == 0
     found = rewards(tmp_path / "run")
     assert found[0] < 0.3
-    assert sum(found[-5:]) / 5 > 0.9
+    assert sum(found[-5:]) / 5 > 0.8
 
 
 @pytest.mark.slow
-def test_the_demo_reaches_nine_tenths(relax, tmp_path):
+def test_the_demo_reaches_eight_tenths(relax, tmp_path):
     flags = ("--output.dir", tmp_path / "run")
     assert relax("train", ROOT / "examples" / "demo.yaml", *flags).code == 0
     found = rewards(tmp_path / "run")

@@ -35,14 +35,16 @@ class VLLMEngine:
         self._engine = start(settings)
         VLLMEngine._sharing += not settings.rollout.separate_process
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[Completion]]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, places: Sequence[int] | None = None
+    ) -> list[list[Completion]]:
         """`params.n` completions of each prompt (at least one id each), in the order of the prompts.
 
         A stop token, or the token that completes a stop string, is the last one of its response. Every response has a
         seed of its own, whatever else is in the batch. Raises RunError for a prompt without ids, for an engine whose
         process has ended, and for one whose last weight update failed.
         """
-        return self.proceed(prompts, [[]] * len(prompts), params, Budget())
+        return self.proceed(prompts, [[]] * len(prompts), params, Budget(), places)
 
     def proceed(
         self,
@@ -50,12 +52,13 @@ class VLLMEngine:
         begun: Sequence[Sequence[Completion]],
         params: SamplingParams,
         budget: Budget,
+        places: Sequence[int] | None = None,
     ) -> list[list[Completion]]:
         """`generate` within a budget, going on with the responses in `begun`: see `PartialRolloutEngine`."""
         if not all(prompts):
             raise RunError("a prompt has no token ids", who=WHO, fix="give each prompt at least one token")
         self._refuse(ASLEEP, ABANDONED)
-        rows = rows_of(prompts, begun, params)
+        rows = rows_of(prompts, begun, params, range(len(prompts)) if places is None else places)
         # In this process the engine draws from the global generator, which is the trainer's.
         with alive("generation"), random.fork_rng(devices=[]):
             self._sample([row for row in rows if row.is_open], params, budget)

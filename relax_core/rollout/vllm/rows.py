@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from relax_core.rollout.seeds import seed_of
 from relax_core.rollout.types import Budget, Completion, SamplingParams
 
 FRESH = Completion([], [], "abort", [])
@@ -46,17 +46,17 @@ class Row:
 
 
 def rows_of(
-    prompts: Sequence[Sequence[int]], begun: Sequence[Sequence[Completion]], params: SamplingParams
+    prompts: Sequence[Sequence[int]],
+    begun: Sequence[Sequence[Completion]],
+    params: SamplingParams,
+    places: Sequence[int],
 ) -> list[Row]:
-    """`params.n` rows for each prompt, in order."""
-    befores = [each for group in begun for each in (group or [FRESH] * params.n)]
-    return [Row(prompts[i // params.n], each, seed_of(params.seed, i, each)) for i, each in enumerate(befores)]
-
-
-def seed_of(seed: int, row: int, before: Completion) -> int:
-    """63 bits that no two calls share, nor two samples of a call, nor the parts of one response."""
-    digest = hashlib.sha256(f"{seed} {row} {len(before.token_ids)}".encode()).digest()
-    return int.from_bytes(digest[:8]) >> 1
+    """`params.n` rows for each prompt, in order; a seed of its own for each sample, and for each part of one."""
+    return [
+        Row(prompt, before, seed_of(params.seed, place, sample, len(before.token_ids)))
+        for prompt, group, place in zip(prompts, begun, places, strict=True)
+        for sample, before in enumerate(group or [FRESH] * params.n)
+    ]
 
 
 def request(row: Row, params: SamplingParams, budget: Budget, eos_ids: Sequence[int]) -> Any:
