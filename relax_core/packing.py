@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,3 +45,15 @@ def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor
     """The rollout (or a cut of it) with what a forward pass adds: `log_probs`, and `entropy` where it is computed."""
     batch: LossBatch = build(LossBatch, rollout.sequence_ids, {**rollout.tokens, **tokens}, rollout.sequences, group)
     return batch
+
+
+def plain(rollout: Rollout) -> dict[str, Any]:
+    """A rollout as plain values on the CPU, for another process; `rollout_of` makes it again."""
+    tokens, sequences = ({k: v.cpu() for k, v in each.items()} for each in (rollout.tokens, rollout.sequences))
+    return {"sequence_ids": rollout.sequence_ids.cpu(), "tokens": tokens, "sequences": sequences}
+
+
+def rollout_of(values: Mapping[str, Any], device: torch.device) -> Rollout:
+    """The rollout that `plain` described."""
+    tokens, sequences = ({k: v.to(device) for k, v in values[name].items()} for name in ("tokens", "sequences"))
+    return Rollout(values["sequence_ids"].to(device), tokens, sequences)

@@ -9,8 +9,9 @@ import torch
 
 from relax_core.binding import Binding
 from relax_core.engines.hf_model import load_config
-from relax_core.engines.megatron.engine import MegatronCritic, MegatronEngine, Role, Setting
+from relax_core.engines.megatron.engine import MegatronCritic, MegatronEngine
 from relax_core.engines.placement import placement
+from relax_core.engines.ranked import Role, Setting
 from relax_core.engines.types import CriticEngine, TrainingEngine
 from relax_core.errors import LoadError, UsageError
 from relax_core.orchestration.assemble import check_tokenizer, model_path

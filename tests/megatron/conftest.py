@@ -13,7 +13,8 @@ from relax_core.binding import bind
 from relax_core.config import TopologySection
 from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import load_config, load_model, load_tokenizer
-from relax_core.engines.megatron.engine import MegatronEngine, Role, Setting, start_ranks
+from relax_core.engines.megatron.engine import MegatronEngine, start_ranks
+from relax_core.engines.ranked import Groups, Role, Setting
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import Tokens
 from relax_core.runfile import ResolvedRun, RunFile, resolve
@@ -92,7 +93,7 @@ def megatron(run: ResolvedRun, ranks, roles: dict | None = None, **setting) -> M
     models = {"actor": Role(path, shape(path), "model.path"), **(roles or {})}
     tokenizer = tokenizer_of(path)
     known = max(tokenizer.get_vocab().values()) + 1
-    return MegatronEngine(Setting(run, bound(run), models, known, updates=10, **setting), tokenizer, ranks)
+    return MegatronEngine(Setting(run, bound(run), models, known, updates=10, **setting), tokenizer, Groups(ranks))
 
 
 @cache

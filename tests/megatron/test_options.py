@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relax_core.engines.megatron.engine import Role
+from relax_core.engines.ranked import Role
 from tests.megatron.conftest import LENGTHS, TOKENS, embedded, megatron, prepared, ranks_of, resolved, runtime_of, shape
 
 pytestmark = pytest.mark.slow

@@ -81,7 +81,7 @@ def test_another_version_of_a_plugin_in_a_rank_is_refused(model, plugin_file):
     with ranks_of("one") as ranks, pytest.raises(LoadError) as error:
         megatron(run, ranks)
     assert str(error.value) == (
-        "megatron engine: rank 0 has plugin 'grpo' from relax-rl 0.1.0, the driver from relax-rl 9.9. "
+        "plugins: rank 0 has plugin 'grpo' from relax-rl 0.1.0, the driver from relax-rl 9.9. "
         "Fix: install one version everywhere"
     )
 

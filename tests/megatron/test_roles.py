@@ -9,7 +9,8 @@ import torch
 
 from relax_core.engines.critic import TorchCritic
 from relax_core.engines.hf_model import load_critic, load_model
-from relax_core.engines.megatron.engine import MegatronCritic, Role
+from relax_core.engines.megatron.engine import MegatronCritic
+from relax_core.engines.ranked import Role
 from tests.megatron.conftest import (
     LENGTHS,
     TOKENS,

@@ -42,14 +42,15 @@ class Models:
         self.dtype = torch.bfloat16 if bfloat16 else torch.float32
         self.others: dict[str, Readable] = {}
         self.stored: dict[str, list[Tensor]] = {}
-        actor = build(wanted["actor"]["hf"], run, self.dtype).to(device)
+        self.trained: dict[str, Trained] = {}
+        actor = self._build("actor") if "actor" in wanted else None
         for role in sorted(set(wanted) - set(TRAINED)):
             self._freeze(role, actor)
-        self.trained = {"actor": self._train("actor", actor, run.trainer.lr, updates)}
+        if actor is not None:
+            self.trained["actor"] = self._train("actor", actor, run.trainer.lr, updates)
         if "critic" in wanted:
-            critic = build(wanted["critic"]["hf"], run, self.dtype).to(device)
             lr = run.trainer.lr if run.trainer.critic_lr is None else run.trainer.critic_lr
-            self.trained["critic"] = self._train("critic", critic, lr, updates)
+            self.trained["critic"] = self._train("critic", self._build("critic"), lr, updates)
 
     @contextmanager
     def reading(self, role: str) -> Iterator[Readable]:
@@ -80,13 +81,17 @@ class Models:
         who = "megatron engine" if role == "actor" else role
         return Trained(model, self.run.trainer, lr, updates, who)
 
-    def _freeze(self, role: str, actor: Trunk) -> None:
+    def _build(self, role: str) -> Trunk:
+        model: Trunk = build(self.wanted[role]["hf"], self.run, self.dtype).to(self.device)
+        return model
+
+    def _freeze(self, role: str, actor: Trunk | None) -> None:
         """The weights alone where the shape is the actor's: a device then holds one model, and the host the others."""
-        if _shape(self.wanted[role]["hf"]) == _shape(self.wanted["actor"]["hf"]):
+        if actor is not None and _shape(self.wanted[role]["hf"]) == _shape(self.wanted["actor"]["hf"]):
             self._fill(role, actor)
             self.stored[role] = [each.detach().cpu().clone() for each in actor.parameters()]
             return
-        model = build(self.wanted[role]["hf"], self.run, self.dtype).to(self.device).requires_grad_(False)
+        model = self._build(role).requires_grad_(False)
         self._fill(role, model)
         module = Float16Module(model.config, model) if model.config.bf16 else model
         self.others[role] = Readable(model, module)

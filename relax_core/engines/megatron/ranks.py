@@ -41,13 +41,15 @@ class _Rank:
 class RankGroup:
     """`size` processes with a `Worker` each, in a layout of these `sizes`; they end with this process, however it ends."""
 
+    name = "rank"
+
     def __init__(self, size: int, sizes: Mapping[str, int]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="relax-ranks-")
         self._lifeline, self._held = os.pipe()
         os.set_inheritable(self._lifeline, True)
         self.ranks = [self._start(number, size) for number in range(size)]
         self._finalizer = weakref.finalize(self, _end, self.ranks, self._held, self._lifeline, self._directory)
-        meeting = str(Path(self._directory.name) / "meeting")
+        meeting = (Path(self._directory.name) / "meeting").as_uri()
         for each in self.ranks:
             send(each.connection, {"rank": each.number, "world": size, "meeting": meeting, "sizes": dict(sizes)})
         self._collect("start")

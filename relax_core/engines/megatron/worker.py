@@ -21,15 +21,15 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 from relax_core.batch import CriticBatch, Rollout, build
+from relax_core.engines.job import Origin, bound, origins
 from relax_core.engines.megatron import checkpoint, convert
-from relax_core.engines.megatron.job import bound
 from relax_core.engines.megatron.models import Models, Readable
 from relax_core.engines.megatron.sequence import Packed
 from relax_core.engines.megatron.share import Share
 from relax_core.engines.megatron.training import Found, run
 from relax_core.engines.types import Tokens
 from relax_core.groups import DistributedGroup
-from relax_core.packing import loss_batch
+from relax_core.packing import loss_batch, rollout_of
 from relax_core.reductions import Metrics
 from relax_core.runtime import LossOutput, Runtime
 
@@ -43,7 +43,7 @@ Read = Callable[[Readable, Tensor, Packed], Sequence[Tensor]]
 
 
 class Worker:
-    """A rank of `world` in a layout of these `sizes`; `meeting` is the file by which the ranks find each other."""
+    """A rank of `world` in a layout of these `sizes`; `meeting` is the address at which the ranks find each other."""
 
     def __init__(self, rank: int, world: int, meeting: str, sizes: Mapping[str, int]) -> None:
         self.rank = rank
@@ -53,13 +53,14 @@ class Worker:
         self.first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0
         self.last_stage = parallel_state.is_pipeline_last_stage()
 
-    def open(self, job: Mapping[str, Any]) -> None:
-        """Take up a run: its plugins and its models, instead of those of an earlier one."""
-        self.config, self.binding = bound(job["run"], self.rank)
+    def open(self, job: Mapping[str, Any]) -> dict[str, Origin]:
+        """Take up a run: its plugins and its models, instead of those of an earlier one; says where the plugins are from."""
+        self.config, self.binding = bound(job["run"])
         torch.set_num_threads(self.config.trainer.num_threads or int(os.environ["OMP_NUM_THREADS"]))
         model_parallel_cuda_manual_seed(self.config.trainer.seed)
         self.runtime = Runtime.of(self.config, self.binding)
         self.models = Models(self.config, job["models"], job["vocabulary"], job["updates"], self.device)
+        return origins(self.binding)
 
     # -- passes without a graph: this rank's values and their places in the batch --------------------------------------
 
@@ -104,7 +105,7 @@ class Worker:
         for plugin in self.binding.active:
             plugin.state.update(states.get(plugin.name, {}))
         trained, share = self.models.trained[role], self._share(tokens)
-        whole = _arrived(rollout, self.device)
+        whole = rollout_of(rollout, self.device)
         model = Readable(trained.model, trained.module)
         give = self._policy if role == "actor" else self._critic
 
@@ -191,15 +192,10 @@ def _join(rank: int, world: int, meeting: str, sizes: Mapping[str, int]) -> torc
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
-    backend, store = "nccl" if cuda else "gloo", f"file://{meeting}"
-    dist.init_process_group(backend, store, rank=rank, world_size=world, timeout=WAIT)
+    backend = "nccl" if cuda else "gloo"
+    dist.init_process_group(backend, meeting, rank=rank, world_size=world, timeout=WAIT)
     parallel_state.initialize_model_parallel(**sizes)
     return device
-
-
-def _arrived(plain: Mapping[str, Any], device: torch.device) -> Rollout:
-    tokens, sequences = ({k: v.to(device) for k, v in plain[name].items()} for name in ("tokens", "sequences"))
-    return Rollout(plain["sequence_ids"].to(device), tokens, sequences)
 
 
 def _states(model: Readable, hidden: Tensor, packed: Packed) -> Tensor:
