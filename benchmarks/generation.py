@@ -46,7 +46,7 @@ def engines(directory: Path, largest: int, tokens: int, threads: int) -> dict[st
             "trainer": {"num_threads": threads},
         }
         config = RunConfig.model_validate({"model": {"path": str(directory)}, "data": {}, **sections})
-        found[name] = rollout_engine(config, model, tokenizer, directory, PROMPT_TOKENS + tokens)
+        found[name] = rollout_engine(config, model, tokenizer, directory, PROMPT_TOKENS + tokens, "cpu")
     return found
 
 

@@ -32,6 +32,18 @@ def load_model(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
     return _load(AutoModelForCausalLM, path, who, dtype=torch.float32, trust_remote_code=trust_remote_code)
 
 
+def load_skeleton(path: Path, *, who: str, trust_remote_code: bool = False) -> Any:
+    """The causal LM of a directory without its weights: names, shapes and configurations."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    config = _load(AutoConfig, path, who, trust_remote_code=trust_remote_code)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    if (path / "generation_config.json").is_file():
+        model.generation_config = _load(GenerationConfig, path, who)
+    return model
+
+
 def load_config(path: Path, *, who: str, trust_remote_code: bool = False) -> dict[str, Any]:
     """A model's configuration by the names that transformers has for it now, whatever the directory's age."""
     from transformers import AutoConfig

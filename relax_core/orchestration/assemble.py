@@ -13,7 +13,14 @@ from relax_core.data.examples import load_examples
 from relax_core.data.prompts import PromptSource
 from relax_core.data.rewards import RewardFunction
 from relax_core.engines.critic import TorchCritic
-from relax_core.engines.hf_model import load_critic, load_model, load_tokenizer, without_progress_bars
+from relax_core.engines.hf_model import (
+    load_critic,
+    load_model,
+    load_skeleton,
+    load_tokenizer,
+    without_progress_bars,
+)
+from relax_core.engines.placement import placement
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import CriticEngine, TrainingEngine
 from relax_core.errors import LoadError
@@ -51,14 +58,17 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     examples = load_examples(config.data, resolved.base)
     path = model_path(resolved, config.model.path, "model.path")
     tokenizer = load_tokenizer(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
-    model = load_model(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
+    is_read = config.trainer.engine == "torch" or config.rollout.engine == "hf"
+    load = load_model if is_read else load_skeleton
+    model = load(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
     prompts = PromptSource(examples, tokenizer, config.data, config.trainer.seed, _longest_prompt(resolved, model))
     interval = binding.most("reference_update_interval")
     engine, critic = _engines(resolved, binding, topology, tokenizer, model)
     _check_candidates(engine, binding.most("candidates"))
     longest = max(len(prompt.token_ids) for prompt in prompts.prompts) + config.rollout.max_new_tokens
     # The embedded engine trains this very model; any other engine has its own, and sends the sampler its weights.
-    sampler = rollout_engine(config, model, tokenizer, path, longest)
+    device = placement(config.trainer)[0].type
+    sampler = rollout_engine(config, model, tokenizer, path, longest, device)
     return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, Runtime.of(config, binding), interval)
 
 

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from relax_core.config import RunConfig
 
 
-def rollout_engine(config: RunConfig, model: Any, tokenizer: Any, path: Path, longest: int) -> RolloutEngine:
+def rollout_engine(
+    config: RunConfig, model: Any, tokenizer: Any, path: Path, longest: int, device: str
+) -> RolloutEngine:
     """An engine that samples from `model`, or from a copy that it loads from `path` and that updates keep the same.
 
-    `longest` is how many tokens the longest prompt and response have together.
+    Such an engine reads no weights of `model`. `longest` is how many tokens the longest prompt and response have
+    together; `device` is the kind that the trainer has.
     """
     if config.rollout.engine == "hf":
         return HFSampler(model, tokenizer, max_batch=config.rollout.max_batch)
@@ -31,9 +34,10 @@ def rollout_engine(config: RunConfig, model: Any, tokenizer: Any, path: Path, lo
         model_config=model.config,
         longest=longest,
         shapes={name: tuple(each.shape) for name, each in model.named_parameters()},
-        device=model.device.type,
+        device=device,
         seed=config.trainer.seed,
         threads=config.trainer.num_threads,
+        in_flight=config.trainer.mode == "async",
         trust_remote_code=config.model.trust_remote_code,
     )
     return VLLMEngine(settings)

@@ -83,7 +83,7 @@ def start(directory: Path, **rollout: Any) -> Pair:
     sections = {"data": {}, "trainer": {"num_threads": 1}, "rollout": {"engine": "vllm", **options}}
     config = RunConfig.model_validate({"model": {"path": str(directory)}, **sections})
     model, tokenizer = load_model(directory, who="test"), load_tokenizer(directory, who="test")
-    return Pair(model, tokenizer, rollout_engine(config, model, tokenizer, directory, 200))
+    return Pair(model, tokenizer, rollout_engine(config, model, tokenizer, directory, 200, "cpu"))
 
 
 @pytest.fixture(scope="package", autouse=True)

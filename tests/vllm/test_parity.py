@@ -32,7 +32,7 @@ def test_without_the_reset_of_the_prefix_cache_log_probs_are_wrong(pair, monkeyp
     sample(pair, 1.0)
     pair.change()
     with monkeypatch.context() as patch:
-        patch.setattr(pair.engine._engine, "reset_prefix_cache", lambda: True)
+        patch.setattr(pair.engine._engine, "reset_prefix_cache", lambda **_: True)
         pair.publish()
     assert pair.gap(PROMPTS, sample(pair, 1.0), 1.0) > 100 * TOLERANCE
     pair.publish()

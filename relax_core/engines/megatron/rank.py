@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
 
-from relax_core.engines.megatron.wire import receive, send
+from relax_core.engines.wire import receive, send
 from relax_core.errors import RelaxError, describe
 
 

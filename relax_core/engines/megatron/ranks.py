@@ -19,7 +19,7 @@ from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 from relax_core import errors
-from relax_core.engines.megatron.wire import receive, send
+from relax_core.engines.wire import receive, send
 from relax_core.errors import RunError
 
 PATIENCE = 3600.0

@@ -24,7 +24,7 @@ class VLLMSettings:
     `path` is the directory it starts from, `eos_ids` end a response, `vocabulary` is the number of ids that the
     tokenizer knows where the model has more, `model_config` the Hugging Face configuration, `longest` the tokens of the
     longest prompt and response together, `shapes` those of the weights that an update brings, `device` and `threads`
-    the trainer's.
+    the trainer's; `in_flight`: weights change while responses are under way.
     """
 
     rollout: RolloutSection
@@ -37,6 +37,7 @@ class VLLMSettings:
     device: str = "cpu"
     seed: int = 0
     threads: int | None = None
+    in_flight: bool = False
     trust_remote_code: bool = False
 
     @property

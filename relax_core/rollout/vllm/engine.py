@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, random
+from torch import Tensor
 
 from relax_core.errors import RunError
 from relax_core.rollout.types import Budget, Completion, SamplingParams
 from relax_core.rollout.vllm.arguments import VLLMSettings
-from relax_core.rollout.vllm.rows import Row, request, rows_of
+from relax_core.rollout.vllm.requests import Requests
+from relax_core.rollout.vllm.rows import request, rows_of
 from relax_core.rollout.vllm.start import RESUME, alive, start
 from relax_core.rollout.vllm.update import WHO, fitting, send
 
@@ -33,6 +33,7 @@ class VLLMEngine:
         self._unusable = ""
         self._transfer: Transfer | None = None
         self._engine = start(settings)
+        self._requests = Requests(self._engine, lambda: self.version)
         VLLMEngine._sharing += not settings.rollout.separate_process
 
     def generate(
@@ -59,29 +60,31 @@ class VLLMEngine:
             raise RunError("a prompt has no token ids", who=WHO, fix="give each prompt at least one token")
         self._refuse(ASLEEP, ABANDONED)
         rows = rows_of(prompts, begun, params, range(len(prompts)) if places is None else places)
-        # In this process the engine draws from the global generator, which is the trainer's.
-        with alive("generation"), random.fork_rng(devices=[]):
-            self._sample([row for row in rows if row.is_open], params, budget)
-        done = [row.completion(self.version, params.max_new_tokens) for row in rows]
+        going, eos = [row for row in rows if row.is_open], self.settings.eos_ids
+        streams = self.settings.in_flight or budget.seconds is not None
+        with alive("generation"):
+            asked = [request(row, params, budget, eos, streams=streams) for row in going]
+            self._requests.run(going, asked, budget.seconds)
+        done = [row.completion(params.max_new_tokens) for row in rows]
         return [done[start : start + params.n] for start in range(0, len(done), params.n)]
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load the named tensors into the live engine in chunks, and forget what was cached with the old ones.
 
+        Responses that are under way go on with them, and what they have of a cache is computed again.
         Raises RunError when anything is missing, does not fit or did not arrive; the engine generates no more then.
         """
         self._refuse(ABANDONED)
-        asleep, self._unusable = self._unusable == ASLEEP, ABANDONED
-        with alive("a weight update"):
+        with self._requests.between_steps(), alive("a weight update"):
+            asleep, self._unusable = self._unusable == ASLEEP, ABANDONED
             if asleep:
                 self._engine.wake_up(["weights"])
-            checked = fitting(weights, self.settings.shapes)
-            self._send(checked)
+            self._send(fitting(weights, self.settings.shapes))
             if asleep:
                 self._engine.wake_up(["kv_cache"])
-            if not self._engine.reset_prefix_cache():
+            if not self._engine.reset_prefix_cache(reset_running_requests=self._requests.any_open):
                 raise RunError("the prefix cache could not be reset", who=WHO, fix="let every request end first")
-        self.version, self._unusable = version, ""
+            self.version, self._unusable = version, ""
 
     def sleep(self) -> None:
         """Drop the weights and the cache until the next update, on a GPU that the trainer shares; else nothing."""
@@ -124,20 +127,3 @@ class VLLMEngine:
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         results: list[Any] = self._engine.collective_rpc(method, args=arguments)
         return results
-
-    def _sample(self, rows: list[Row], params: SamplingParams, budget: Budget) -> None:
-        """Run the rows to their ends, or to the end of the budget."""
-        eos = self.settings.eos_ids
-        open_rows = {str(index): row for index, row in enumerate(rows)}
-        for name, row in open_rows.items():
-            ids = [*row.prompt, *row.before.token_ids]
-            self._engine.add_request(name, {"prompt_token_ids": ids}, request(row, params, budget, eos))
-        until = None if budget.seconds is None else time.monotonic() + budget.seconds
-        while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                open_rows[output.request_id].take(output.outputs[0])
-                if output.finished:
-                    del open_rows[output.request_id]
-            if until is not None and time.monotonic() >= until:
-                self._engine.abort_request(list(open_rows))
-                return

@@ -21,6 +21,7 @@ class Row:
     seed: int
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     reason: str = "abort"
 
     @property
@@ -28,13 +29,14 @@ class Row:
         """Whether it was not at its end before."""
         return self.before.finish_reason == "abort"
 
-    def take(self, output: Any) -> None:
-        """Add what vLLM gave: all of it, or the next part."""
+    def take(self, output: Any, version: int) -> None:
+        """Add what vLLM gave: all of it, or the next part; weights of this version sampled it."""
         self.token_ids += output.token_ids
+        self.versions += [version] * len(output.token_ids)
         self.log_probs += output.logprobs.logprobs
         self.reason = output.finish_reason or self.reason
 
-    def completion(self, version: int, most: int) -> Completion:
+    def completion(self, most: int) -> Completion:
         """Before and now as one; a response that a budget of tokens ended is not at its end."""
         if not self.is_open:
             return self.before
@@ -42,7 +44,7 @@ class Row:
         reason: Any = "abort" if self.reason == "length" and len(ids) < most else self.reason
         # The log-softmax of a certain token may round to a little above 0.
         log_probs = self.before.log_probs + [min(value, 0.0) for value in self.log_probs]
-        return Completion(ids, log_probs, reason, self.before.versions + [version] * len(self.token_ids))
+        return Completion(ids, log_probs, reason, self.before.versions + self.versions)
 
 
 def rows_of(
@@ -59,8 +61,11 @@ def rows_of(
     ]
 
 
-def request(row: Row, params: SamplingParams, budget: Budget, eos_ids: Sequence[int]) -> Any:
-    """vLLM's sampling parameters: the sampled token's log-prob alone, and every end that is ours."""
+def request(row: Row, params: SamplingParams, budget: Budget, eos_ids: Sequence[int], *, streams: bool) -> Any:
+    """vLLM's sampling parameters: the sampled token's log-prob alone, and every end that is ours.
+
+    With `streams` tokens come as they are sampled, without it together at the end.
+    """
     from vllm import SamplingParams as Request
     from vllm.sampling_params import RequestOutputKind
 
@@ -80,5 +85,5 @@ def request(row: Row, params: SamplingParams, budget: Budget, eos_ids: Sequence[
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
         include_stop_str_in_output=True,
-        output_kind=RequestOutputKind.FINAL_ONLY if budget.seconds is None else RequestOutputKind.DELTA,
+        output_kind=RequestOutputKind.DELTA if streams else RequestOutputKind.FINAL_ONLY,
     )

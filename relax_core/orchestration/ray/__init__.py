@@ -1,0 +1,1 @@
+"""Every role of a run in actors of a Ray cluster."""

@@ -1,0 +1,53 @@
+"""The Ray cluster of a run: one that is there, or one that starts and ends with it."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from relax_core.config import TopologySection
+from relax_core.errors import LoadError
+
+LOOPBACK = "127.0.0.1"
+QUIET = {"RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+
+
+def join(topology: TopologySection) -> bool:
+    """Connect this process to the run's cluster; True when it is one that `leave` has to end.
+
+    A process that is connected already stays so. Raises LoadError where there is no such cluster.
+    """
+    _prepare(topology)
+    import ray
+
+    if ray.is_initialized():
+        return False
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if topology.address is None:
+        own = {} if topology.host == LOOPBACK else {"_node_ip_address": topology.host}
+        ray.init(include_dashboard=topology.dashboard, dashboard_host=topology.host, **own, **quiet)
+        return True
+    try:
+        ray.init(address=topology.address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        fix = "start one with `ray start --head`, or leave topology.address out"
+        problem = f"no Ray cluster at '{topology.address}': {str(error).splitlines()[0]}"
+        raise LoadError(problem, who="topology.address", fix=fix) from None
+    return True
+
+
+def leave() -> None:
+    """Disconnect; a cluster that `join` started ends."""
+    import ray
+
+    ray.shutdown()
+
+
+def _prepare(topology: TopologySection) -> None:
+    """What Ray reads when it is first imported. Without the first, a cluster of one machine is open to all of its network."""
+    if find_spec("ray") is None:
+        raise LoadError("the extra 'ray' is not installed", who="topology.orchestrator", fix="pip install 'relax-rl[ray]'")
+    if topology.address is None and topology.host == LOOPBACK:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
