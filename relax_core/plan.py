@@ -44,6 +44,16 @@ class PlannedRole:
         """Those that it lives in, each once."""
         return sorted({actor.bundle for actor in self.actors})
 
+    @property
+    def cpus(self) -> float:
+        """Of all its actors."""
+        return sum(actor.cpus for actor in self.actors)
+
+    @property
+    def gpus(self) -> float:
+        """Of all its actors; 0 where they take turns on another role's."""
+        return sum(actor.gpus for actor in self.actors)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -96,7 +106,7 @@ def plan_of(topology: Topology, gpus: bool) -> Plan | None:
     """
     if topology.run.topology.resources.rollout.colocated and not can_share(topology):
         return None
-    on_gpus = gpus and topology.run.trainer.device != "cpu"
+    on_gpus = {"auto": gpus, "cpu": False, "cuda": True}[topology.run.trainer.device]
     roles: list[PlannedRole] = []
     for name in ROLES:
         if name in topology.roles or name == "advantages":

@@ -1,0 +1,115 @@
+"""What a plan asks for and a cluster lacks, and the numbers that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from math import ceil, floor
+from typing import Literal
+
+from relax_core.plan import Bundle, Cluster, Node, Plan, engine_ranks, placed
+from relax_core.rules import Finding
+from relax_core.topology import Topology
+
+Kind = Literal["cpus", "gpus"]
+UNIT = 1e-4
+"""The smallest part of a CPU that Ray counts."""
+HALVINGS = 40
+
+
+def shortages(plan: Plan, cluster: Cluster, topology: Topology) -> Iterator[Finding]:
+    """What keeps bundles from finding a node: GPUs, CPUs or both."""
+    if _fits(plan, cluster):
+        return
+    gpus, cpus = _scaled(plan, 0, 1), _scaled(plan, 1, 0)
+    if not _fits(gpus, cluster):
+        yield _finding(gpus, cluster, "gpus", _gpu_fix(gpus, cluster, topology))
+    if _fits(gpus, cluster):
+        yield _finding(plan, cluster, "cpus", _cpu_fix(plan, cluster, topology))
+    elif not _fits(cpus, cluster):
+        yield _finding(cpus, cluster, "cpus", _cpu_fix(cpus, cluster, topology))
+
+
+def _finding(plan: Plan, cluster: Cluster, kind: Kind, fix: str) -> Finding:
+    who, total = _without_place(plan, cluster), sum(getattr(bundle, kind) for bundle in plan.bundles)
+    homes = {i for role in plan.roles if role.name in who for i in role.bundles}
+    asked, has = [getattr(plan.bundles[i], kind) for i in homes], [getattr(node, kind) for node in cluster.nodes]
+    problem = (
+        f"no room for {' and '.join(who)}: {sum(asked):g} {kind[:3].upper()}s in all, {max(asked):g} on one node, "
+    )
+    problem += f"{total:g} with the other roles; the cluster has {sum(has):g} in all, {max(has):g} on one node"
+    return f"topology.resources.{who[0]}.{kind}", problem, fix
+
+
+def _without_place(plan: Plan, cluster: Cluster) -> list[str]:
+    """The roles in the first bundle that finds no node."""
+    first = placed(plan, cluster).index(None)
+    return [role.name for role in plan.roles if first in role.bundles]
+
+
+def _cpu_fix(plan: Plan, cluster: Cluster, topology: Topology) -> str:
+    """The largest share of what every process asks at which all of them fit."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _fits(_scaled(plan, middle, 1), cluster) else (low, middle)
+    asking = [role.name for role in plan.roles if role.actors]
+    asked = {f"topology.resources.{name}.cpus": _cpus(topology, name) * low for name in asking}
+    if min(asked.values()) < UNIT:
+        return f"take a cluster of {sum(bundle.cpus for bundle in plan.bundles):g} CPUs"
+    return f"write {', '.join(f'{name}: {_rounded(value):g}' for name, value in asked.items())} or less"
+
+
+def _cpus(topology: Topology, role: str) -> float:
+    return float(getattr(topology.run.topology.resources, role).cpus)
+
+
+def _rounded(cpus: float) -> float:
+    return floor(cpus / UNIT) * UNIT
+
+
+def _gpu_fix(plan: Plan, cluster: Cluster, topology: Topology) -> str:
+    role, nodes = _without_place(plan, cluster)[0], placed(plan, cluster)
+    asked, most = plan.bundles[nodes.index(None)].gpus, max(node.gpus for node in cluster.nodes)
+    if most == 0:
+        given = getattr(topology.run.topology.resources, role).gpus is not None
+        none = f"topology.resources.{role}.gpus: 0" if given else "trainer.device: auto"
+        return f"take nodes of {asked:g} GPUs, or write {none}"
+    if asked > most:
+        setting, size = _size(role, topology)
+        smaller = floor(size * most / asked)
+        return f"take nodes of {asked:g} GPUs" + (f", or write {setting}: {smaller} or less" if smaller else "")
+    least = ceil(sum(bundle.gpus for bundle in plan.bundles) / most)
+    needed = next(n for n in count(least) if _fits(plan, Cluster((Node(0, most),) * n)))
+    return f"take {needed} nodes of {most:g} GPUs{_or_fewer(role, plan, cluster, topology)}"
+
+
+def _size(role: str, topology: Topology) -> tuple[str, int]:
+    """The setting that says how many processes share a bundle of this role, and its value."""
+    tensor, engine = topology.run.topology.tensor_model_parallel_size, engine_ranks(topology)
+    if role == "advantages":
+        return "topology.resources.advantages.gpus", 1
+    shared = role == "actor" and topology.run.topology.resources.rollout.colocated and engine > tensor
+    if role == "rollout" or shared:
+        return "rollout.tensor_parallel_size", engine
+    return "topology.tensor_model_parallel_size", tensor
+
+
+def _or_fewer(role: str, plan: Plan, cluster: Cluster, topology: Topology) -> str:
+    """What there is room for beside the roles before it."""
+    nodes = placed(plan, cluster)
+    (actors,) = (each.actors for each in plan.roles if each.name == role)
+    fitting = sum(nodes[actor.bundle] is not None for actor in actors)
+    if role not in ("actor", "rollout", "advantages"):
+        return f", or write topology.resources.{role}.colocated: true"
+    replicas = fitting * topology.run.topology.data_parallel_size // len(actors)
+    fewer, setting = (replicas, "data_parallel_size") if role == "actor" else (fitting, f"resources.{role}.actors")
+    return f", or write topology.{setting}: {fewer} or less" if fewer else ""
+
+
+def _scaled(plan: Plan, cpus: float, gpus: float) -> Plan:
+    return Plan(tuple(Bundle(cpus * each.cpus, gpus * each.gpus) for each in plan.bundles), plan.roles)
+
+
+def _fits(plan: Plan, cluster: Cluster) -> bool:
+    return None not in placed(plan, cluster)
