@@ -7,13 +7,13 @@ from itertools import count
 from math import ceil, floor
 from typing import Literal
 
-from relax_core.plan import Bundle, Cluster, Node, Plan, engine_ranks, placed
+from relax_core.plan import TOLERANCE, Bundle, Cluster, Node, Plan, engine_ranks, placed
 from relax_core.rules import Finding
 from relax_core.topology import Topology
 
 Kind = Literal["cpus", "gpus"]
-UNIT = 1e-4
-"""The smallest part of a CPU that Ray counts."""
+PARTS = 10_000
+"""Of one CPU or GPU, that Ray counts."""
 HALVINGS = 40
 
 
@@ -42,9 +42,14 @@ def _finding(plan: Plan, cluster: Cluster, kind: Kind, fix: str) -> Finding:
 
 
 def _without_place(plan: Plan, cluster: Cluster) -> list[str]:
-    """The roles in the first bundle that finds no node."""
-    first = placed(plan, cluster).index(None)
-    return [role.name for role in plan.roles if first in role.bundles]
+    """The roles in the bundle that is furthest from finding a node."""
+    return [role.name for role in plan.roles if _homeless(plan, cluster) in role.bundles]
+
+
+def _homeless(plan: Plan, cluster: Cluster) -> int:
+    """The largest bundle without a node, the first of them."""
+    left = [i for i, node in enumerate(placed(plan, cluster)) if node is None]
+    return max(left, key=lambda i: (plan.bundles[i].gpus, plan.bundles[i].cpus))
 
 
 def _cpu_fix(plan: Plan, cluster: Cluster, topology: Topology) -> str:
@@ -55,7 +60,7 @@ def _cpu_fix(plan: Plan, cluster: Cluster, topology: Topology) -> str:
         low, high = (middle, high) if _fits(_scaled(plan, middle, 1), cluster) else (low, middle)
     asking = [role.name for role in plan.roles if role.actors]
     asked = {f"topology.resources.{name}.cpus": _cpus(topology, name) * low for name in asking}
-    if min(asked.values()) < UNIT:
+    if min(asked.values()) < 1 / PARTS:
         return f"take a cluster of {sum(bundle.cpus for bundle in plan.bundles):g} CPUs"
     return f"write {', '.join(f'{name}: {_rounded(value):g}' for name, value in asked.items())} or less"
 
@@ -64,33 +69,36 @@ def _cpus(topology: Topology, role: str) -> float:
     return float(getattr(topology.run.topology.resources, role).cpus)
 
 
-def _rounded(cpus: float) -> float:
-    return floor(cpus / UNIT) * UNIT
+def _rounded(asked: float) -> float:
+    return floor(asked * PARTS + TOLERANCE) / PARTS
 
 
 def _gpu_fix(plan: Plan, cluster: Cluster, topology: Topology) -> str:
-    role, nodes = _without_place(plan, cluster)[0], placed(plan, cluster)
-    asked, most = plan.bundles[nodes.index(None)].gpus, max(node.gpus for node in cluster.nodes)
-    if most == 0:
-        given = getattr(topology.run.topology.resources, role).gpus is not None
-        none = f"topology.resources.{role}.gpus: 0" if given else "trainer.device: auto"
-        return f"take nodes of {asked:g} GPUs, or write {none}"
+    role = _without_place(plan, cluster)[0]
+    asked, most = plan.bundles[_homeless(plan, cluster)].gpus, max(node.gpus for node in cluster.nodes)
     if asked > most:
-        setting, size = _size(role, topology)
-        smaller = floor(size * most / asked)
-        return f"take nodes of {asked:g} GPUs" + (f", or write {setting}: {smaller} or less" if smaller else "")
+        return f"take nodes of {asked:g} GPUs{_or_smaller(role, most / asked, topology)}"
     least = ceil(sum(bundle.gpus for bundle in plan.bundles) / most)
     needed = next(n for n in count(least) if _fits(plan, Cluster((Node(0, most),) * n)))
     return f"take {needed} nodes of {most:g} GPUs{_or_fewer(role, plan, cluster, topology)}"
 
 
-def _size(role: str, topology: Topology) -> tuple[str, int]:
-    """The setting that says how many processes share a bundle of this role, and its value."""
-    tensor, engine = topology.run.topology.tensor_model_parallel_size, engine_ranks(topology)
-    if role == "advantages":
-        return "topology.resources.advantages.gpus", 1
-    shared = role == "actor" and topology.run.topology.resources.rollout.colocated and engine > tensor
-    if role == "rollout" or shared:
+def _or_smaller(role: str, part: float, topology: Topology) -> str:
+    """What makes a bundle of this role `part` of what it is."""
+    setting, size = _size(role, topology)
+    smaller = _rounded(size * part) if setting.endswith("gpus") else floor(size * part)
+    if part == 0:
+        return f", or write {setting}: 0" if setting.endswith("gpus") else ", or write trainer.device: auto"
+    return f", or write {setting}: {smaller:g} or less" if smaller else ""
+
+
+def _size(role: str, topology: Topology) -> tuple[str, float]:
+    """The setting that makes a bundle of this role as large as it is, and its value."""
+    resources, tensor = topology.run.topology.resources, topology.run.topology.tensor_model_parallel_size
+    given, engine = getattr(resources, role).gpus, engine_ranks(topology)
+    if given is not None:
+        return f"topology.resources.{role}.gpus", given
+    if role == "rollout" or (role == "actor" and resources.rollout.colocated and engine > tensor):
         return "rollout.tensor_parallel_size", engine
     return "topology.tensor_model_parallel_size", tensor
 
