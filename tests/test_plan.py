@@ -133,7 +133,9 @@ def test_ten_tenths_are_one():
 amounts = st.integers(0, 4).map(float)
 
 
-@given(st.lists(st.tuples(amounts, amounts), max_size=12), st.lists(st.tuples(amounts, amounts), min_size=1, max_size=4))
+@given(
+    st.lists(st.tuples(amounts, amounts), max_size=12), st.lists(st.tuples(amounts, amounts), min_size=1, max_size=4)
+)
 def test_the_first_node_with_room_takes_a_bundle(asked, has):
     """Against first-fit, written plainly."""
     left, expected = [list(each) for each in has], []

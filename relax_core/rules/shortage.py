@@ -42,8 +42,10 @@ def _finding(plan: Plan, cluster: Cluster, kind: Kind, fix: str) -> Finding:
 
 
 def _without_place(plan: Plan, cluster: Cluster) -> list[str]:
-    """The roles in the bundle that is furthest from finding a node."""
-    return [role.name for role in plan.roles if _homeless(plan, cluster) in role.bundles]
+    """The role of the bundle that is furthest from finding a node, and those that live in its bundles too."""
+    homeless = _homeless(plan, cluster)
+    homes = next(set(role.bundles) for role in plan.roles if homeless in role.bundles)
+    return [role.name for role in plan.roles if homes.intersection(role.bundles)]
 
 
 def _homeless(plan: Plan, cluster: Cluster) -> int:
