@@ -9,12 +9,14 @@ from typing import Any
 from relax_core.binding import Binding, BoundPlugin
 from relax_core.config import RunConfig
 from relax_core.errors import FOREIGN, PluginError, describe
+from relax_core.plan import Cluster
 from relax_core.rules import Run, capabilities, generation, megatron, run
+from relax_core.rules.cluster import RULES as CLUSTER_RULES
 from relax_core.rules.engine_facts import model_place, read_json
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
-RULES = (*run.RULES, *generation.RULES, *megatron.RULES, *capabilities.RULES)
+RULES = (*run.RULES, *generation.RULES, *megatron.RULES, *CLUSTER_RULES, *capabilities.RULES)
 
 
 def topology_of(config: RunConfig, binding: Binding) -> Topology:
@@ -29,10 +31,10 @@ def topology_of(config: RunConfig, binding: Binding) -> Topology:
     return Topology(config, frozenset(roles))
 
 
-def check(resolved: ResolvedRun, binding: Binding) -> list[Violation]:
-    """Every violation of the core's rules and of the active plugins', by code."""
+def check(resolved: ResolvedRun, binding: Binding, cluster: Cluster | None = None) -> list[Violation]:
+    """Every violation of the core's rules and of the active plugins', by code; of a Ray run on `cluster`, where known."""
     topology = topology_of(resolved.config, binding)
-    return violations(Run(topology, binding, resolved.ignored, resolved.base, _shapes(resolved)))
+    return violations(Run(topology, binding, resolved.ignored, resolved.base, _shapes(resolved), cluster))
 
 
 def violations(subject: Run) -> list[Violation]:

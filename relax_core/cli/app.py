@@ -56,11 +56,24 @@ def train(
 
 
 @app.command(cls=RunCommand)
-def check(context: typer.Context, run: RunPath, plugin: PluginPaths = None, as_json: AsJson = False) -> None:
-    """Say everything that can be known before a run, without loading a model."""
+def check(
+    context: typer.Context,
+    run: RunPath,
+    plugin: PluginPaths = None,
+    assume_cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="nodes=N,gpus=N[,cpus=N]",
+            help="The Ray cluster to plan for: its nodes, and the GPUs and CPUs of each, 64 where left out. Without it, "
+            "this machine.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say everything that can be known before a run, without loading a model, and where Ray would place it."""
     from relax_core.cli.check import check as look
 
-    look(run, context.meta[OVERRIDES], plugin or [], as_json)
+    look(run, context.meta[OVERRIDES], plugin or [], as_json, assume_cluster)
 
 
 @app.command(cls=RunCommand)

