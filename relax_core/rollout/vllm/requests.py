@@ -91,10 +91,9 @@ class Requests:
         with random.fork_rng(devices=[]):
             outputs = self._engine.step()
         for output in outputs:
-            if row := self._rows.get(output.request_id):
-                row.take(output.outputs[0], self._version())
-                if output.finished:
-                    del self._rows[output.request_id]
+            self._rows[output.request_id].take(output.outputs[0], self._version())
+            if output.finished:
+                del self._rows[output.request_id]
 
     def _abort(self, mine: Mapping[str, Row]) -> None:
         with self.between_steps():
