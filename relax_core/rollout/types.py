@@ -16,6 +16,7 @@ FinishReason = Literal["stop", "length", "abort"]
 class SamplingParams:
     """How to sample. `top_k` 0 and `top_p` 1 switch the truncation off; `max_new_tokens` bounds each response.
 
+    A `temperature` of 0 takes the likeliest token each time, and reads no truncation.
     `seed` and a prompt's place decide what is sampled for it, whatever else is sampled with it.
     """
 
@@ -34,9 +35,10 @@ class Completion:
     """One sampled response.
 
     `token_ids` holds every sampled token, the one that ended the sequence included; `log_probs` (float32 values, one
-    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p. `versions` are
-    those of the weights that sampled each token. `finish_reason` is `stop` (a stop token or string), `length`
-    (`max_new_tokens`) or `abort`: a budget ran out, and the response can be gone on with.
+    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p; at temperature 0
+    those of the untempered one. `versions` are those of the weights that sampled each token. `finish_reason` is `stop`
+    (a stop token or string), `length` (`max_new_tokens`) or `abort`: a budget ran out, and the response can be gone on
+    with.
     """
 
     token_ids: list[int]
