@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import torch
 
 from relax_core.binding import Binding
-from relax_core.data.examples import load_examples
-from relax_core.data.prompts import PromptSource
+from relax_core.data.examples import Example, load_examples
+from relax_core.data.prompts import Prompt, PromptSource
 from relax_core.data.rewards import RewardFunction
 from relax_core.engines.critic import TorchCritic
 from relax_core.engines.hf_model import load_critic, load_model, load_tokenizer, without_progress_bars
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import CriticEngine, TrainingEngine
 from relax_core.errors import LoadError
+from relax_core.orchestration.evaluation import held_out_examples, sampling
 from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.factory import rollout_engine
 from relax_core.rollout.types import RolloutEngine
@@ -28,7 +30,10 @@ from relax_core.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a run in one process is made of. `reference_interval`: steps between copies of the actor into it; 0 is never."""
+    """What a run in one process is made of.
+
+    `held_out` are the prompts of an evaluation. `reference_interval`: steps between copies of the actor into it; 0 is never.
+    """
 
     topology: Topology
     tokenizer: Any
@@ -36,6 +41,7 @@ class Parts:
     critic: CriticEngine | None
     sampler: RolloutEngine
     prompts: PromptSource
+    held_out: list[Prompt]
     reward: RewardFunction
     runtime: Runtime
     reference_interval: int
@@ -48,18 +54,21 @@ def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
         torch.set_num_threads(resolved.config.trainer.num_threads)
     config, topology = resolved.config, topology_of(resolved.config, binding)
     reward = RewardFunction(config.data.reward, config.data.reward_args, config.data.on_reward_error, resolved.base)
-    examples = load_examples(config.data, resolved.base)
+    examples, held_out = load_examples(config.data, resolved.base), held_out_examples(config, resolved.base)
     path = model_path(resolved, config.model.path, "model.path")
     tokenizer = load_tokenizer(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
     model = load_model(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
-    prompts = PromptSource(examples, tokenizer, config.data, config.trainer.seed, _longest_prompt(resolved, model))
+    prompts = _prompts(resolved, examples, tokenizer, model, "rollout", config.rollout.max_new_tokens)
+    response = sampling(config).max_new_tokens
+    asked = _prompts(resolved, held_out, tokenizer, model, "evaluation", response).prompts
     interval = binding.most("reference_update_interval")
     engine, critic = _engines(resolved, binding, topology, tokenizer, model)
     _check_candidates(engine, binding.most("candidates"))
-    longest = max(len(prompt.token_ids) for prompt in prompts.prompts) + config.rollout.max_new_tokens
+    longest = max(_longest(prompts.prompts) + config.rollout.max_new_tokens, _longest(asked) + response)
     # The embedded engine trains this very model; any other engine has its own, and sends the sampler its weights.
     sampler = rollout_engine(config, model, tokenizer, path, longest)
-    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, Runtime.of(config, binding), interval)
+    runtime = Runtime.of(config, binding)
+    return Parts(topology, tokenizer, engine, critic, sampler, prompts, asked, reward, runtime, interval)
 
 
 def _engines(
@@ -130,10 +139,16 @@ def model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:
     return model_directory(reference, who=who, base=resolved.base, cache=cache)
 
 
-def _longest_prompt(resolved: ResolvedRun, model: Any) -> int | None:
-    """What the data, the model's context and the rollout engine's allow, the smallest of it."""
-    rollout = resolved.config.rollout
-    contexts = [getattr(model.config.get_text_config(), "max_position_embeddings", None), rollout.max_model_len]
-    room = [context - rollout.max_new_tokens for context in contexts if context is not None]
-    given = resolved.config.data.max_prompt_tokens
-    return min(room if given is None else [*room, given], default=None)
+def _prompts(
+    resolved: ResolvedRun, examples: list[Example], tokenizer: Any, model: Any, section: str, response: int
+) -> PromptSource:
+    """Those of a section, whose responses have up to `response` tokens, as far as they fit into every context."""
+    config = resolved.config
+    contexts = [getattr(model.config.get_text_config(), "max_position_embeddings", None), config.rollout.max_model_len]
+    room = min((context - response for context in contexts if context is not None), default=None)
+    return PromptSource(examples, tokenizer, config.data, config.trainer.seed, room, f"{section}.max_new_tokens")
+
+
+def _longest(prompts: Sequence[Prompt]) -> int:
+    """In tokens; 0 of none."""
+    return max((len(each.token_ids) for each in prompts), default=0)

@@ -10,11 +10,10 @@ import torch
 
 from relax_core.batch import Rollout
 from relax_core.data.prompts import Prompt
-from relax_core.data.rewards import Sample
 from relax_core.orchestration.assemble import Parts
-from relax_core.orchestration.collect import Response, pack
+from relax_core.orchestration.collect import Response, decoded, pack
 from relax_core.orchestration.unfinished import Group
-from relax_core.rollout.types import Budget, Completion, PartialRolloutEngine, SamplingParams
+from relax_core.rollout.types import Budget, PartialRolloutEngine, SamplingParams
 from relax_core.spec import SequenceField
 
 
@@ -109,12 +108,8 @@ class Generation:
         return self.parts.prompts.take(group.place, 1)[0]
 
     def _responses(self, groups: Sequence[Group]) -> list[Response]:
-        pairs = [(group.place, self._prompt(group), each) for group in groups for each in group.responses]
-        texts = self.parts.tokenizer.batch_decode([each.token_ids for _, _, each in pairs], skip_special_tokens=True)
-        return [
-            Response(prompt, each, _sample(prompt, each, text), place)
-            for (place, prompt, each), text in zip(pairs, texts, strict=True)
-        ]
+        found = [(group.place, self._prompt(group), each) for group in groups for each in group.responses]
+        return decoded(found, self.parts.tokenizer)
 
     def _filter(self, responses: list[Response], step: int) -> list[Response]:
         rollout = self.parts.runtime.shape_rewards(self.pack(responses, step), step)
@@ -138,19 +133,6 @@ class Generation:
             stop=tuple(rollout.stop),
             seed=self.config.trainer.seed,
         )
-
-
-def _sample(prompt: Prompt, completion: Completion, text: str) -> Sample:
-    return Sample(
-        id=prompt.example.id,
-        prompt=prompt.text,
-        response=text,
-        answer=prompt.example.answer,
-        metadata=prompt.example.metadata,
-        prompt_ids=prompt.token_ids,
-        response_ids=completion.token_ids,
-        finish_reason=completion.finish_reason,
-    )
 
 
 def shown(responses: Sequence[Response], group_size: int, count: int) -> list[dict[str, Any]]:

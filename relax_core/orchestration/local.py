@@ -13,6 +13,7 @@ import torch
 from relax_core.binding import Binding
 from relax_core.engines.state import read_state, readable
 from relax_core.orchestration.assemble import assemble
+from relax_core.orchestration.evaluation import Evaluation
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.incidents import Incidents
 from relax_core.orchestration.mismatch import METRIC, warnings
@@ -27,7 +28,7 @@ LOOP_STATE = "loop.pt"
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a finished step says: `step` counts from 1; `warnings` are sentences."""
+    """What a finished step says: `step` counts from 1, 0 is an evaluation before the first; `warnings` are sentences."""
 
     step: int
     total: int
@@ -44,6 +45,7 @@ class LocalRun:
         self.parts = assemble(resolved, binding)
         fields = [each for plugin in binding.active for each in plugin.spec.fields]
         self.generation = Generation(self.parts, [each for each in fields if isinstance(each, SequenceField)])
+        self.evaluation = Evaluation(self.parts)
         self.step, self.watch = 0, Watch(self.config.output.warn_after)
 
     def run(
@@ -57,6 +59,8 @@ class LocalRun:
         self.training = Training(self.parts, self.binding, Incidents(directory.path, self.config, fields))
         total, every = self.config.trainer.num_rollout, self.config.output.save_interval
         with closing(self.parts.sampler):
+            if self.step == 0:
+                self._evaluate_first(directory, on_step)
             while self.step < total and not interrupted():
                 on_step(self._one_step(directory))
                 if every and self.step % every == 0 and self.step < total:
@@ -92,18 +96,33 @@ class LocalRun:
         trained = time.perf_counter()
         self.step += 1
         self._publish()
-        values = dict(sorted((values | generated.metrics()).items()))
+        evaluated, spent = self._evaluate()
+        values = dict(sorted((values | generated.metrics() | evaluated).items()))
         speed = int(rollout.lengths.sum()) / (trained - started)
         timings = {
             "perf/generate_seconds": sampled - started,
             "perf/train_seconds": trained - sampled,
             "perf/tokens_per_second": speed,
+            **spent,
         }
         size, count = self.config.rollout.n_samples_per_prompt, self.config.output.samples_per_step
         directory.write_step(self.step, values, timings, shown(generated.kept, size, count))
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
         said = [*warnings(values.get(METRIC), rollout_config), *self.watch.warnings(values)]
         return StepReport(self.step, total, values, speed, said)
+
+    def _evaluate_first(self, directory: RunDirectory, on_step: Callable[[StepReport], None]) -> None:
+        """What the policy is worth before it is trained, as the line of step 0."""
+        values, spent = self._evaluate()
+        if values:
+            directory.write_step(0, dict(sorted(values.items())), spent, ())
+            on_step(StepReport(0, self.config.trainer.num_rollout, values, 0.0))
+
+    def _evaluate(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics and timings of the evaluation that is due now, with the weights that were published last; else none."""
+        started = time.perf_counter()
+        values = self.evaluation.run(self.step)
+        return values, {"perf/evaluate_seconds": time.perf_counter() - started} if values else {}
 
     def _publish(self) -> None:
         self._publish_weights()
