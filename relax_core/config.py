@@ -60,8 +60,8 @@ class ModelSection(AlgorithmConfig):
     """Run Python code that comes with a model directory."""
 
 
-class DataSection(AlgorithmConfig):
-    """Where prompts come from (exactly one of `path`, `task`, `source`) and what rewards an answer."""
+class PromptOrigin(AlgorithmConfig):
+    """Where prompts come from: exactly one of `path`, `task`, `source`."""
 
     path: Annotated[str | None, Reference()] = None
     """A `.jsonl` or `.parquet` file, one prompt a row."""
@@ -73,6 +73,16 @@ class DataSection(AlgorithmConfig):
     """A Python callable that gives rows, as `package.module:function` or `file.py:function`."""
     source_args: dict[str, Any] = {}
     """Keyword arguments of `source`."""
+
+    @property
+    def origins(self) -> list[str]:
+        """Which of `path`, `task` and `source` are given."""
+        return [name for name in ("path", "task", "source") if getattr(self, name) is not None]
+
+
+class DataSection(PromptOrigin):
+    """Where prompts come from (exactly one of `path`, `task`, `source`) and what rewards an answer."""
+
     prompt_key: str = "prompt"
     """The row's key of the prompt: text, or chat messages."""
     answer_key: str = "answer"
@@ -115,7 +125,7 @@ class RolloutSection(AlgorithmConfig):
     stop_token_ids: list[int] = []
     """Tokens that end a response, beside the tokenizer's own."""
     max_batch: Annotated[PositiveInt | None, Operational()] = None
-    """Sequences that are decoded at once; left out, all."""
+    """Sequences that are decoded at once; left out, those of a rollout in the `hf` engine and 256 in `vllm`."""
     max_refills: int = Field(4, ge=0)
     """Rounds of further prompts when `keep_group` plugins drop groups; after that the step takes what it has."""
     partial_rollout: bool = False
@@ -209,6 +219,27 @@ class TrainerSection(AlgorithmConfig):
     """CPU threads of PyTorch; left out, as many as it chooses itself."""
     seed: int = Field(0, ge=0)
     """Of sampling and of the order of prompts: one seed, one run."""
+
+
+class EvaluationSection(PromptOrigin):
+    """How the policy is measured on held-out prompts (exactly one of `path`, `task`, `source`), scored as those of `data`."""
+
+    interval: int = Field(0, ge=0)
+    """Steps between evaluations; the last step has one too. 0 is never."""
+    at_start: bool = True
+    """Evaluate before the first step too."""
+    num_prompts: PositiveInt | None = None
+    """Prompts that are taken, the first ones; left out, all."""
+    n_samples_per_prompt: PositiveInt = 1
+    """Responses for each prompt."""
+    temperature: float = Field(0.0, ge=0)
+    """Divides the logits before the softmax; 0 takes the likeliest token."""
+    top_k: int = Field(0, ge=0)
+    """Sample from the k likeliest tokens alone; 0 is off."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that hold this much probability; 1 is off."""
+    max_new_tokens: PositiveInt | None = None
+    """Longest response in tokens; left out, `rollout.max_new_tokens`."""
 
 
 class RoleResources(AlgorithmConfig):
@@ -319,6 +350,7 @@ class RunConfig(AlgorithmConfig):
     data: DataSection
     rollout: RolloutSection = RolloutSection()
     trainer: TrainerSection = TrainerSection()
+    evaluation: Annotated[EvaluationSection, Operational()] = EvaluationSection()
     topology: Annotated[TopologySection, Operational()] = TopologySection()
     output: Annotated[OutputSection, Operational()] = OutputSection()
 
@@ -326,14 +358,22 @@ class RunConfig(AlgorithmConfig):
 FLAGS = (
     Flag("--calculate-per-token-loss", sets={"algorithm.loss_agg_mode": "token-mean"}),
     Flag("--dtype", ("trainer.dtype",)),
+    Flag("--eval-interval", ("evaluation.interval",)),
+    Flag("--eval-max-response-len", ("evaluation.max_new_tokens",)),
+    Flag("--eval-path", ("evaluation.path",)),
+    Flag("--eval-temperature", ("evaluation.temperature",)),
+    Flag("--eval-top-k", ("evaluation.top_k",)),
+    Flag("--eval-top-p", ("evaluation.top_p",)),
     Flag("--fully-async", sets={"trainer.mode": "async"}),
     Flag("--hf-checkpoint", ("model.path",)),
     Flag("--hybrid", sets={"trainer.mode": "hybrid"}),
     Flag("--lr-decay-style", ("trainer.lr_schedule",)),
     Flag("--lr-warmup-iters", ("trainer.lr_warmup_steps",)),
     Flag("--max-tokens-per-gpu", ("trainer.max_tokens_per_micro_batch",)),
+    Flag("--n-samples-per-eval-prompt", ("evaluation.n_samples_per_prompt",)),
     Flag("--ref-load", ("model.ref_hf_model_path",)),
     Flag("--rollout-max-response-len", ("rollout.max_new_tokens",)),
+    Flag("--skip-eval-before-train", sets={"evaluation.at_start": False}),
     Flag("--use-rollout-logprobs", sets={"trainer.use_rollout_log_probs": True}),
 )
 """Names that users of this family of trainers know, beside those that every field has by itself."""

@@ -18,7 +18,7 @@ from relax_core.orchestration.compare import PICTURE, SUMMARY, Job, Plan, execut
 from relax_core.orchestration.summary import Curve, draw, summarize, write
 
 if TYPE_CHECKING:
-    from relax_core.orchestration.local import StepReport
+    from relax_core.orchestration.run import StepReport
 
 
 def compare(

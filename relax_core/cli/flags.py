@@ -19,6 +19,9 @@ from relax_core.errors import UsageError, nearest
 from relax_core.registry import Registry, spec_of
 from relax_core.spec import Flag
 
+APART = "evaluation."
+"""Paths of a section whose fields have the names of others: no last name stands for one, nor is less unique for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFlag:
@@ -53,7 +56,8 @@ def flag_table(registry: Registry) -> dict[str, RunFlag]:
     plugins = {path: info for path, info in _plugin_leaves(registry) if path not in core}
     leaves = core | plugins
     named = {normalized(f"--{path}"): (path, info) for path, info in leaves.items()}
-    short = _short(core, set()) | _short(plugins, {path.split(".")[-1] for path in core})
+    common = {path: info for path, info in core.items() if not path.startswith(APART)}
+    short = _short(common, set()) | _short(plugins, {path.split(".")[-1] for path in common})
     flags = {
         name: RunFlag(name, (path,), info, summary=info.description or "")
         for name, (path, info) in (short | named).items()

@@ -9,9 +9,9 @@ from typing import Any
 from relax_core.orchestration.record import read_metrics
 
 PANELS = (
-    ("reward", r"rollout/reward_mean"),
+    ("reward", r"(rollout|eval)/reward_mean"),
     ("loss", r"train/(value_)?loss"),
-    ("response length", r"rollout/response_length_mean"),
+    ("response length", r"(rollout|eval)/response_length_mean"),
     ("KL", r"train/.*kl"),
 )
 """What is drawn: a title, and a pattern of the names of metrics."""
@@ -20,12 +20,16 @@ WIDTH = 60
 
 
 def plot(run_dir: Path, output: Path | None) -> None:
-    """Write the picture; print the reward's curve and where the picture is."""
+    """Write the picture; print the reward's curve, that of evaluations where there are any, and where the picture is."""
     records = read_metrics(run_dir)
     picture = output or run_dir / "curves.png"
     _draw(records, picture, run_dir.name)
-    rewards = [record["rollout/reward_mean"] for record in records if "rollout/reward_mean" in record]
-    print(f"reward {rewards[0]:.3f} {sparkline(rewards)} {rewards[-1]:.3f}  ({len(records)} steps)")
+    for name, metric, unit in (
+        ("reward", "rollout/reward_mean", "steps"),
+        ("eval reward", "eval/reward_mean", "evaluations"),
+    ):
+        if values := [record[metric] for record in records if metric in record]:
+            print(f"{name} {values[0]:.3f} {sparkline(values)} {values[-1]:.3f}  ({len(values)} {unit})")
     print(picture)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relax_core.orchestration.local import StepReport
+    from relax_core.orchestration.run import StepReport
 
 
 @contextmanager
@@ -43,8 +43,9 @@ def _lines(done: int) -> Callable[[StepReport], None]:
     start = time.monotonic()
 
     def show(report: StepReport) -> None:
-        left = (time.monotonic() - start) / (report.step - done) * (report.total - report.step)
-        line = f"step {report.step}/{report.total} {_status(report)} left {_clock(left)}"
+        line = f"step {report.step}/{report.total} {_status(report)}"
+        if made := report.step - done:
+            line += f" left {_clock((time.monotonic() - start) / made * (report.total - report.step))}"
         for text in (line, *(f"warning: step {report.step}: {warning}" for warning in report.warnings)):
             print(text, file=sys.stderr, flush=True)
 
@@ -52,6 +53,12 @@ def _lines(done: int) -> Callable[[StepReport], None]:
 
 
 def _status(report: StepReport) -> str:
+    evaluated = report.metrics.get("eval/reward_mean")
+    told = [] if evaluated is None else [f"eval reward {evaluated:.3f}"]
+    return " ".join([*(_trained(report) if report.step else ()), *told])
+
+
+def _trained(report: StepReport) -> list[str]:
     metrics = report.metrics
     parts = [f"reward {metrics['rollout/reward_mean']:.3f}"]
     losses = [name for name in ("train/loss", "train/value_loss") if name in metrics]
@@ -59,7 +66,7 @@ def _status(report: StepReport) -> str:
     parts += (
         [f"length {metrics['rollout/response_length_mean']:.1f}"] if "rollout/response_length_mean" in metrics else []
     )
-    return " ".join([*parts, f"{report.tokens_per_second:.0f} tokens/s"])
+    return [*parts, f"{report.tokens_per_second:.0f} tokens/s"]
 
 
 def _clock(seconds: float) -> str:

@@ -24,7 +24,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
         print(json.dumps({"version": VERSION, "runs": [_summary(run) for run in found]}, indent=2))
         return
     rows = [("RUN", "STEPS", "REWARD", "ALGORITHM", "LAST STEP")]
-    rows += [(str(run.path), f"{_done(run)}/{run.total}", _reward(run), run.algorithm, _when(run)) for run in found]
+    rows += [(str(run.path), f"{run.done}/{run.total}", _reward(run), run.algorithm, _when(run)) for run in found]
     print("\n".join(aligned(rows)))
 
 
@@ -45,8 +45,8 @@ def diff_runs(first: Path, second: Path, as_json: bool) -> None:
     before, after = read_run(first), read_run(second)
     settings = list(differences(before.config, after.config))
     settings += differences(before.described["plugins"], after.described["plugins"], "plugins.")
-    step = min(_done(before), _done(after))
-    metrics = list(differences(before.metrics[step - 1], after.metrics[step - 1])) if step else []
+    step = min(before.done, after.done)
+    metrics = list(differences(before.at(step), after.at(step)))
     if as_json:
         rows = {"settings": settings, "metrics": metrics}
         told = {
@@ -62,7 +62,7 @@ def diff_runs(first: Path, second: Path, as_json: bool) -> None:
 
 
 def _lines(run: RunRecord) -> Iterator[str]:
-    yield f"{run.path}: {run.algorithm}, {_done(run)} of {run.total} steps, seed {run.described['seed']}"
+    yield f"{run.path}: {run.algorithm}, {run.done} of {run.total} steps, seed {run.described['seed']}"
     for name, value in run.last.items():
         yield f"  {name} = {_number(value)}"
     for step, damage in run.checkpoints():
@@ -74,12 +74,8 @@ def _lines(run: RunRecord) -> Iterator[str]:
 
 
 def _summary(run: RunRecord) -> dict[str, Any]:
-    found = {"directory": str(run.path), "algorithm": run.algorithm, "steps": _done(run), "total": run.total}
+    found = {"directory": str(run.path), "algorithm": run.algorithm, "steps": run.done, "total": run.total}
     return {**found, "reward": run.last.get(REWARD)}
-
-
-def _done(run: RunRecord) -> int:
-    return len(run.metrics)
 
 
 def _reward(run: RunRecord) -> str:

@@ -18,7 +18,7 @@ from relax_core.orchestration.resumption import settle_changes
 from relax_core.runfile import ResolvedRun
 
 if TYPE_CHECKING:
-    from relax_core.orchestration.local import LocalRun
+    from relax_core.orchestration.run import Run
 
 
 def train(
@@ -43,24 +43,24 @@ def train(
     _say_goodbye(directory.path, job.step, finished)
 
 
-def _begin(run: Path, resolved: ResolvedRun, binding: Binding) -> tuple[LocalRun, RunDirectory]:
-    from relax_core.orchestration.local import LocalRun
+def _begin(run: Path, resolved: ResolvedRun, binding: Binding) -> tuple[Run, RunDirectory]:
+    from relax_core.orchestration.start import start
 
     place = claim(resolved.config.output, run.stem)
-    job = LocalRun(resolved, binding)
+    job = start(resolved, binding)
     return job, RunDirectory.create(place, resolved, binding)
 
 
 def _go_on(
     run: Path, resolved: ResolvedRun, binding: Binding, resume: str, allow_changes: bool
-) -> tuple[LocalRun, RunDirectory]:
-    from relax_core.orchestration.local import LocalRun
+) -> tuple[Run, RunDirectory]:
+    from relax_core.orchestration.start import start
 
     place = newest_run(resolved.config.output, run.stem, resume)
     checkpoint = newest_checkpoint(place)
     step = 0 if checkpoint is None else step_of(checkpoint)
     settle_changes(place, step, resolved, binding, allowed=allow_changes)
-    job = LocalRun(resolved, binding)
+    job = start(resolved, binding)
     if checkpoint is not None:
         job.resume(checkpoint)
     return job, RunDirectory.reopen(place, step, resolved.config.output)

@@ -12,7 +12,7 @@ from relax_core.data.references import load_callable, missing_extra
 from relax_core.errors import FOREIGN, LoadError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from relax_core.config import DataSection
+    from relax_core.config import DataSection, PromptOrigin
 
 Messages = list[dict[str, str]]
 
@@ -27,51 +27,54 @@ class Example:
     metadata: dict[str, Any]
 
 
-def load_examples(data: DataSection, base: Path) -> list[Example]:
+def load_examples(data: DataSection, base: Path, section: str = "data") -> list[Example]:
     """Every example of `data.path`, `data.task` or `data.source`; relative paths are as seen from `base`.
 
-    UsageError for a configuration that names no data, LoadError for data that cannot be used.
+    `section` is the one of the run file that errors name. UsageError for a configuration that names no data, LoadError
+    for data that cannot be used.
     """
-    where, rows = open_rows(data, base)
+    where, rows = open_rows(data, base, section)
     examples = [as_example(row, number, data, where) for number, row in enumerate(rows, start=1)]
     if not examples:
         raise LoadError("there is not a single example", who=where, fix="name data that has some")
     return examples
 
 
-def open_rows(data: DataSection, base: Path) -> tuple[str, Iterable[Any]]:
+def open_rows(origin: PromptOrigin, base: Path, section: str) -> tuple[str, Iterable[Any]]:
     """The setting (with the file) that errors name, and its rows."""
-    named = [name for name in ("path", "task", "source") if getattr(data, name) is not None]
-    if len(named) != 1:
+    if len(named := origin.origins) != 1:
         what = f"exactly one of path, task and source says where prompts come from, not {' and '.join(named) or 'none'}"
-        raise UsageError(what, who="data", fix="set one of data.path, data.task and data.source")
-    if data.path is not None:
-        return f"data.path {data.path}", file_rows(data.path, base)
-    if data.task is not None:
-        return f"data.task {data.task}", task_rows(data.task, data.task_args)
-    return f"data.source {data.source}", source_rows(str(data.source), data.source_args, base)
+        raise UsageError(what, who=section, fix=f"set one of {section}.path, {section}.task and {section}.source")
+    (name,) = named
+    who = f"{section}.{name}"
+    where = f"{who} {getattr(origin, name)}"
+    if origin.path is not None:
+        return where, file_rows(origin.path, base, who)
+    if origin.task is not None:
+        return where, task_rows(origin.task, origin.task_args, who)
+    return where, source_rows(str(origin.source), origin.source_args, base, who)
 
 
-def file_rows(name: str, base: Path) -> Iterable[Any]:
+def file_rows(name: str, base: Path, who: str) -> Iterable[Any]:
     """The rows of a `.jsonl`, `.json` (one object a line) or `.parquet` file."""
     path = next((found for found in (base / name, Path.cwd() / name) if found.is_file()), None)
     if path is None:
         looked = " or ".join(dict.fromkeys(str((folder / name).parent) for folder in (base, Path.cwd())))
-        raise UsageError(f"there is no file {Path(name).name} in {looked}", who="data.path", fix="correct the path")
+        raise UsageError(f"there is no file {Path(name).name} in {looked}", who=who, fix="correct the path")
     if path.suffix in (".jsonl", ".json"):
-        return json_rows(path)
+        return json_rows(path, who)
     if path.suffix == ".parquet":
-        return parquet_rows(path)
+        return parquet_rows(path, who)
     fix = "convert it to .jsonl (one JSON object a line), .json of that form, or .parquet"
-    raise LoadError(f"the suffix of {path.name} is unknown", who="data.path", fix=fix)
+    raise LoadError(f"the suffix of {path.name} is unknown", who=who, fix=fix)
 
 
-def json_rows(path: Path) -> Iterator[Any]:
+def json_rows(path: Path, who: str) -> Iterator[Any]:
     """One row a line; empty lines are passed over."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise LoadError(f"{path.name} is not UTF-8 text: {error}", who="data.path", fix="write it as UTF-8") from error
+        raise LoadError(f"{path.name} is not UTF-8 text: {error}", who=who, fix="write it as UTF-8") from error
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield parse_line(line, f"{path}:{number}")
@@ -85,31 +88,31 @@ def parse_line(line: str, where: str) -> Any:
         raise LoadError(what, who=where, fix="write one JSON object a line") from None
 
 
-def parquet_rows(path: Path) -> list[Any]:
+def parquet_rows(path: Path, who: str) -> list[Any]:
     from pyarrow import ArrowException, parquet
 
     try:
         rows: list[Any] = parquet.read_table(path).to_pylist()
     except (ArrowException, OSError) as error:
-        raise LoadError(f"{path.name} is no parquet file: {error}", who="data.path", fix="write it again") from error
+        raise LoadError(f"{path.name} is no parquet file: {error}", who=who, fix="write it again") from error
     return rows
 
 
-def task_rows(task: str, args: dict[str, Any]) -> list[Example]:
+def task_rows(task: str, args: dict[str, Any], who: str) -> list[Example]:
     """The examples of a reasoning-gym task; the metadata carry what the task's own scorer needs."""
     try:
         from reasoning_gym import create_dataset
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise missing_extra("reasoning_gym", f"the task '{task}'", who="data.task") from error
+        raise missing_extra("reasoning_gym", f"the task '{task}'", who=who) from error
     if task not in DATASETS:
         fix = nearest(task, list(DATASETS)) or "see the reasoning-gym gallery for their names"
-        raise LoadError(f"reasoning-gym has no task '{task}'", who="data.task", fix=fix)
+        raise LoadError(f"reasoning-gym has no task '{task}'", who=who, fix=fix)
     try:
         entries = list(create_dataset(task, **args))
     except (TypeError, ValueError, AssertionError) as error:
         fix = f"correct the arguments; they are the fields of {DATASETS[task][1].__name__}"
-        raise LoadError(f"'{task}' does not take these: {error}", who="data.task_args", fix=fix) from error
+        raise LoadError(f"'{task}' does not take these: {error}", who=f"{who}_args", fix=fix) from error
     shared = {"task": task, "task_args": args}
     return [
         Example(f"{task}-{number}", entry["question"], entry["answer"], {**shared, "entry": entry})
@@ -117,15 +120,14 @@ def task_rows(task: str, args: dict[str, Any]) -> list[Example]:
     ]
 
 
-def source_rows(reference: str, args: dict[str, Any], base: Path) -> list[Any]:
+def source_rows(reference: str, args: dict[str, Any], base: Path, who: str) -> list[Any]:
     """What the callable returns, as a list."""
-    source = load_callable(reference, who="data.source", base=base)
+    source = load_callable(reference, who=who, base=base)
     try:
         return list(source(**args))
     except FOREIGN as error:
         what = f"'{reference}' raised {type(error).__name__}: {error}"
-        fix = "correct the function or data.source_args"
-        raise LoadError(what, who="data.source", fix=fix) from error
+        raise LoadError(what, who=who, fix=f"correct the function or {who}_args") from error
 
 
 def as_example(row: Any, number: int, data: DataSection, where: str) -> Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import torch
 
 from relax_core.binding import Binding
-from relax_core.data.examples import load_examples
-from relax_core.data.prompts import PromptSource
+from relax_core.data.examples import Example, load_examples
+from relax_core.data.prompts import Prompt, PromptSource
 from relax_core.data.rewards import RewardFunction
 from relax_core.engines.critic import TorchCritic
 from relax_core.engines.hf_model import (
@@ -24,6 +25,7 @@ from relax_core.engines.placement import placement
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import CriticEngine, TrainingEngine
 from relax_core.errors import LoadError
+from relax_core.orchestration.evaluation import held_out_examples, sampling
 from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.factory import rollout_engine
 from relax_core.rollout.types import RolloutEngine
@@ -35,7 +37,10 @@ from relax_core.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a run in one process is made of. `reference_interval`: steps between copies of the actor into it; 0 is never."""
+    """What a run in one process is made of.
+
+    `held_out` are the prompts of an evaluation. `reference_interval`: steps between copies of the actor into it; 0 is never.
+    """
 
     topology: Topology
     tokenizer: Any
@@ -43,40 +48,76 @@ class Parts:
     critic: CriticEngine | None
     sampler: RolloutEngine
     prompts: PromptSource
+    held_out: list[Prompt]
     reward: RewardFunction
     runtime: Runtime
     reference_interval: int
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a run reads: its tokenizer, its model, its prompts. `longest`: tokens of the longest sequence there can be."""
+
+    topology: Topology
+    tokenizer: Any
+    path: Path
+    model: Any
+    prompts: PromptSource
+    held_out: list[Prompt]
+    longest: int
+    reward: RewardFunction
+
+    def parts(
+        self,
+        engine: TrainingEngine,
+        critic: CriticEngine | None,
+        sampler: RolloutEngine,
+        reward: Any,
+        runtime: Runtime,
+        interval: int,
+    ) -> Parts:
+        """A whole run, with what computes."""
+        read = (self.prompts, self.held_out)
+        return Parts(self.topology, self.tokenizer, engine, critic, sampler, *read, reward, runtime, interval)
+
+
 def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
     """Load everything; what is cheap to find wrong is looked at first."""
+    config = resolved.config
+    is_read = config.trainer.engine == "torch" or config.rollout.engine == "hf"
+    inputs = read_inputs(resolved, binding, load_model if is_read else load_skeleton)
+    interval = binding.most("reference_update_interval")
+    engine, critic = _engines(resolved, binding, inputs.topology, inputs.tokenizer, inputs.model)
+    check_candidates(engine, binding.most("candidates"))
+    # The embedded engine trains this very model; any other engine has its own, and sends the sampler its weights.
+    device = placement(config.trainer)[0].type
+    sampler = rollout_engine(config, inputs.model, inputs.tokenizer, inputs.path, inputs.longest, device)
+    return inputs.parts(engine, critic, sampler, inputs.reward, Runtime.of(config, binding), interval)
+
+
+def read_inputs(resolved: ResolvedRun, binding: Binding, load: Callable[..., Any]) -> Inputs:
+    """Everything but what computes; `load` gives the model of a directory, with its weights or without."""
     without_progress_bars()
     if resolved.config.trainer.num_threads is not None:
         torch.set_num_threads(resolved.config.trainer.num_threads)
-    config, topology = resolved.config, topology_of(resolved.config, binding)
-    reward = RewardFunction(config.data.reward, config.data.reward_args, config.data.on_reward_error, resolved.base)
-    examples = load_examples(config.data, resolved.base)
+    config, data = resolved.config, resolved.config.data
+    reward = RewardFunction(data.reward, data.reward_args, data.on_reward_error, resolved.base)
+    examples, held_out = load_examples(data, resolved.base), held_out_examples(config, resolved.base)
     path = model_path(resolved, config.model.path, "model.path")
     tokenizer = load_tokenizer(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
-    is_read = config.trainer.engine == "torch" or config.rollout.engine == "hf"
-    load = load_model if is_read else load_skeleton
     model = load(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
-    prompts = PromptSource(examples, tokenizer, config.data, config.trainer.seed, _longest_prompt(resolved, model))
-    interval = binding.most("reference_update_interval")
-    engine, critic = _engines(resolved, binding, topology, tokenizer, model)
-    _check_candidates(engine, binding.most("candidates"))
-    longest = max(len(prompt.token_ids) for prompt in prompts.prompts) + config.rollout.max_new_tokens
-    # The embedded engine trains this very model; any other engine has its own, and sends the sampler its weights.
-    device = placement(config.trainer)[0].type
-    sampler = rollout_engine(config, model, tokenizer, path, longest, device)
-    return Parts(topology, tokenizer, engine, critic, sampler, prompts, reward, Runtime.of(config, binding), interval)
+    prompts = _prompts(resolved, examples, tokenizer, model, "rollout", config.rollout.max_new_tokens)
+    response = sampling(config).max_new_tokens
+    asked = _prompts(resolved, held_out, tokenizer, model, "evaluation", response).prompts
+    longest = max(_longest(prompts.prompts) + config.rollout.max_new_tokens, _longest(asked) + response)
+    return Inputs(topology_of(config, binding), tokenizer, path, model, prompts, asked, longest, reward)
 
 
 def _engines(
     resolved: ResolvedRun, binding: Binding, topology: Topology, tokenizer: Any, model: Any
 ) -> tuple[TrainingEngine, CriticEngine | None]:
     if topology.run.trainer.engine == "megatron":
-        from relax_core.orchestration.megatron import engines
+        from relax_core.orchestration.roles import engines
 
         return engines(resolved, binding, topology, tokenizer)
     settings = _settings(topology, binding, binding.most("reference_update_interval"))
@@ -117,7 +158,7 @@ def check_tokenizer(path: Path, tokenizer: Any, who: str, trust: bool) -> None:
         raise LoadError(f"'{path}' has another vocabulary than the policy", who=who, fix=fix)
 
 
-def _check_candidates(engine: TrainingEngine, count: int) -> None:
+def check_candidates(engine: TrainingEngine, count: int) -> None:
     known = engine.vocabulary
     if count > known:
         problem = f"{count} candidates a token are asked for, the vocabulary has {known}"
@@ -140,10 +181,16 @@ def model_path(resolved: ResolvedRun, reference: str, who: str) -> Path:
     return model_directory(reference, who=who, base=resolved.base, cache=cache)
 
 
-def _longest_prompt(resolved: ResolvedRun, model: Any) -> int | None:
-    """What the data, the model's context and the rollout engine's allow, the smallest of it."""
-    rollout = resolved.config.rollout
-    contexts = [getattr(model.config.get_text_config(), "max_position_embeddings", None), rollout.max_model_len]
-    room = [context - rollout.max_new_tokens for context in contexts if context is not None]
-    given = resolved.config.data.max_prompt_tokens
-    return min(room if given is None else [*room, given], default=None)
+def _prompts(
+    resolved: ResolvedRun, examples: list[Example], tokenizer: Any, model: Any, section: str, response: int
+) -> PromptSource:
+    """Those of a section, whose responses have up to `response` tokens, as far as they fit into every context."""
+    config = resolved.config
+    contexts = [getattr(model.config.get_text_config(), "max_position_embeddings", None), config.rollout.max_model_len]
+    room = min((context - response for context in contexts if context is not None), default=None)
+    return PromptSource(examples, tokenizer, config.data, config.trainer.seed, room, f"{section}.max_new_tokens")
+
+
+def _longest(prompts: Sequence[Prompt]) -> int:
+    """In tokens; 0 of none."""
+    return max((len(each.token_ids) for each in prompts), default=0)

@@ -59,6 +59,10 @@ class Checkpoints:
         fix = "name the run directory of a saved run"
         raise LoadError(f"'{self.directory.parent}' holds no whole checkpoint", who="--resume", fix=fix)
 
+    def newest_or_none(self) -> Path | None:
+        """As `newest`; None where there is none at all yet."""
+        return self.newest() if self.all() else None
+
     def all(self) -> list[Path]:
         """By step."""
         return sorted(self.directory.glob("step_*"))

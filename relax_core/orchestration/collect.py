@@ -1,9 +1,10 @@
-"""From sampled responses to a packed rollout."""
+"""From sampled completions to responses that a reward can read, and to a packed rollout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,28 @@ class Response:
     group: int
     score: float = 0.0
     reward: float = 0.0
+
+
+def decoded(found: Sequence[tuple[int, Prompt, Completion]], tokenizer: Any) -> list[Response]:
+    """A response for each place in the run, prompt and completion; its text is without special tokens."""
+    texts = tokenizer.batch_decode([each.token_ids for _, _, each in found], skip_special_tokens=True)
+    return [
+        Response(prompt, each, _sample(prompt, each, text), place)
+        for (place, prompt, each), text in zip(found, texts, strict=True)
+    ]
+
+
+def _sample(prompt: Prompt, completion: Completion, text: str) -> Sample:
+    return Sample(
+        id=prompt.example.id,
+        prompt=prompt.text,
+        response=text,
+        answer=prompt.example.answer,
+        metadata=prompt.example.metadata,
+        prompt_ids=prompt.token_ids,
+        response_ids=completion.token_ids,
+        finish_reason=completion.finish_reason,
+    )
 
 
 def tokens_of(sequences: Sequence[Response]) -> Tokens:

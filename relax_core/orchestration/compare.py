@@ -16,7 +16,7 @@ from relax_core.startup import check
 from relax_core.topology import Violation
 
 if TYPE_CHECKING:
-    from relax_core.orchestration.local import StepReport
+    from relax_core.orchestration.run import StepReport
 
 ESTIMATOR, LOSS, DIRECTORY = "algorithm.advantage_estimator", "algorithm.policy_loss", "output.dir"
 TAKEN = {ESTIMATOR: "--algorithms", LOSS: "--algorithms", DIRECTORY: "--output"}
@@ -121,10 +121,10 @@ def execute(
 
 def _train(job: Job, show: Callable[[StepReport], None], interrupted: Callable[[], bool]) -> bool:
     """One run, whose models are gone when the next one loads its own."""
-    from relax_core.orchestration.local import LocalRun
+    from relax_core.orchestration.start import start
 
     place = claim(job.resolved.config.output, job.entry.name)
-    with closing(LocalRun(job.resolved, job.binding)) as run:
+    with closing(start(job.resolved, job.binding)) as run:
         directory = RunDirectory.create(place, job.resolved, job.binding)
         finished = run.run(directory, show, interrupted)
     directory.close()

@@ -10,9 +10,8 @@ import torch
 
 from relax_core.batch import Rollout
 from relax_core.data.prompts import Prompt
-from relax_core.data.rewards import Sample
 from relax_core.orchestration.assemble import Parts
-from relax_core.orchestration.collect import Response, pack
+from relax_core.orchestration.collect import Response, decoded, pack
 from relax_core.orchestration.unfinished import Group
 from relax_core.rollout.types import Budget, Completion, PartialRolloutEngine, SamplingParams
 from relax_core.spec import SequenceField
@@ -26,6 +25,11 @@ class Round:
     scores: list[float] = field(default_factory=list)
     errors: int = 0
     dropped: int = 0
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint; `Generation.restored` makes the round of them again."""
+        kept = [(each.group, each.completion.row(), each.score, each.reward) for each in self.kept]
+        return {"kept": kept, "scores": self.scores, "errors": self.errors, "dropped": self.dropped}
 
     def metrics(self) -> dict[str, float]:
         """Of all that was sampled, dropped groups included."""
@@ -47,6 +51,18 @@ class Generation:
         self.cursor = 0
         self.unfinished: list[Group] = []
 
+    def next(self, step: int) -> Round:
+        """The rollout that step `step` trains on."""
+        result = self.run(step)
+        self.parts.sampler.sleep()
+        return result
+
+    def before_new_weights(self) -> None:
+        """Nothing is under way between two rollouts."""
+
+    def close(self) -> None:
+        """Nothing is under way between two rollouts."""
+
     def run(self, step: int) -> Round:
         """Groups until there are enough that every `keep_group` plugin keeps, or the refills are used up.
 
@@ -67,22 +83,42 @@ class Generation:
         """Go on from what `state` gave."""
         self.cursor, self.unfinished = state["cursor"], [Group.restored(each) for each in state["unfinished"]]
 
+    def restored(self, state: dict[str, Any]) -> Round:
+        """The round that gave `state`."""
+        rows = [(group, self._prompt(Group(group)), Completion(*row)) for group, row, _, _ in state["kept"]]
+        kept = decoded(rows, self.parts.tokenizer)
+        for response, (_, _, score, reward) in zip(kept, state["kept"], strict=True):
+            response.score, response.reward = score, reward
+        return Round(kept, state["scores"], state["errors"], state["dropped"])
+
+    def restart(self) -> None:
+        """Begin again with the first prompt."""
+        self.restore({"cursor": 0, "unfinished": []})
+
     def pack(self, responses: Sequence[Response], step: int) -> Rollout:
         """The responses as a rollout on the training device."""
         mask = self.config.rollout.mask_offpolicy_in_partial_rollout
         return pack(responses, step, self.fields, self.parts.engine.device, mask_stale=mask)
 
     def _attempt(self, result: Round, groups: int, step: int) -> None:
-        ended = self._sample(self._open(groups))
-        groups, responses = len(ended), self._responses(ended)
+        responses, errors = self._sampled(groups, step)
+        kept = self._filter(responses, step)
+        result.kept += kept
+        result.scores += [each.score for each in responses]
+        result.errors += errors
+        result.dropped += len({each.group for each in responses}) - len({each.group for each in kept})
+
+    def _sampled(self, groups: int, step: int) -> tuple[list[Response], int]:
+        """The scored responses of so many groups, or of those of them that ended, and how many rewards failed."""
+        return self.scored(self._sample(self._open(groups)))
+
+    def scored(self, groups: Sequence[Group]) -> tuple[list[Response], int]:
+        """The responses of groups with their scores, and how many rewards failed."""
+        responses = self._responses(groups)
         scored = self.parts.reward.score([each.sample for each in responses])
         for response, reward in zip(responses, scored.rewards, strict=True):
             response.score = response.reward = reward
-        kept = self._filter(responses, step)
-        result.kept += kept
-        result.scores += scored.rewards
-        result.errors += scored.errors
-        result.dropped += groups - len({each.group for each in kept})
+        return responses, scored.errors
 
     def _open(self, count: int) -> list[Group]:
         """`count` groups to sample: those that are not at their ends, then new ones."""
@@ -109,12 +145,8 @@ class Generation:
         return self.parts.prompts.take(group.place, 1)[0]
 
     def _responses(self, groups: Sequence[Group]) -> list[Response]:
-        pairs = [(group.place, self._prompt(group), each) for group in groups for each in group.responses]
-        texts = self.parts.tokenizer.batch_decode([each.token_ids for _, _, each in pairs], skip_special_tokens=True)
-        return [
-            Response(prompt, each, _sample(prompt, each, text), place)
-            for (place, prompt, each), text in zip(pairs, texts, strict=True)
-        ]
+        found = [(group.place, self._prompt(group), each) for group in groups for each in group.responses]
+        return decoded(found, self.parts.tokenizer)
 
     def _filter(self, responses: list[Response], step: int) -> list[Response]:
         rollout = self.parts.runtime.shape_rewards(self.pack(responses, step), step)
@@ -138,19 +170,6 @@ class Generation:
             stop=tuple(rollout.stop),
             seed=self.config.trainer.seed,
         )
-
-
-def _sample(prompt: Prompt, completion: Completion, text: str) -> Sample:
-    return Sample(
-        id=prompt.example.id,
-        prompt=prompt.text,
-        response=text,
-        answer=prompt.example.answer,
-        metadata=prompt.example.metadata,
-        prompt_ids=prompt.token_ids,
-        response_ids=completion.token_ids,
-        finish_reason=completion.finish_reason,
-    )
 
 
 def shown(responses: Sequence[Response], group_size: int, count: int) -> list[dict[str, Any]]:

@@ -47,11 +47,16 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, step: int, output: OutputSection) -> RunDirectory:
-        """An existing directory, with what was written after `step` steps taken back, a line that was cut off too."""
+        """An existing directory, as it was after `step` steps."""
+        directory = cls(path, output)
+        directory.rewind(step)
+        return directory
+
+    def rewind(self, step: int) -> None:
+        """Take back what was written after `step` steps, a line that was cut off too; after none, everything."""
         for name in (METRICS, SAMPLES, TIMINGS):
-            kept = [record for record in records_of(path / name) if record["step"] <= step]
-            write_whole(path / name, "".join(f"{_line(record)}\n" for record in kept))
-        return cls(path, output)
+            kept = [record for record in records_of(self.path / name) if step and record["step"] <= step]
+            write_whole(self.path / name, "".join(f"{_line(record)}\n" for record in kept))
 
     def write_step(
         self,
@@ -127,12 +132,12 @@ def newest_checkpoint(path: Path) -> Path | None:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The whole lines of `metrics.jsonl`. Raises `UsageError` when there are none."""
+    """The whole lines of `metrics.jsonl`. Raises `UsageError` when there are none of a step."""
     try:
         records = list(records_of(path / METRICS, missing_ok=False))
     except (OSError, ValueError) as error:
         raise UsageError(f"'{path}' is not a run directory: {error}", who="RUN_DIR") from None
-    if not records:
+    if not any(record["step"] for record in records):
         raise UsageError(f"'{path}' has no finished step yet", who="RUN_DIR", fix="wait for the first step")
     return records
 

@@ -18,7 +18,10 @@ from relax_core.orchestration.record import CONFIG, INCIDENTS, METRICS, RUN, che
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as its directory tells it: resolved `config`, `described` (`run.json`), and a line of metrics a step."""
+    """A run as its directory tells it: resolved `config`, `described` (`run.json`), and a line of metrics a step.
+
+    A line of step 0 is an evaluation before the first.
+    """
 
     path: Path
     config: dict[str, Any]
@@ -32,8 +35,17 @@ class RunRecord:
 
     @property
     def last(self) -> dict[str, float]:
-        """The metrics of the newest step; empty before the first."""
+        """The metrics of the newest line; empty before the first."""
         return self.metrics[-1] if self.metrics else {}
+
+    @property
+    def done(self) -> int:
+        """Steps that it has made."""
+        return int(self.last.get("step", 0))
+
+    def at(self, step: int) -> dict[str, float]:
+        """The metrics of a step; empty where there are none."""
+        return next((each for each in self.metrics if each["step"] == step), {})
 
     @property
     def algorithm(self) -> str:

@@ -28,7 +28,7 @@ class Curve:
     @classmethod
     def of(cls, job: Job) -> Curve:
         """As the run directory has it."""
-        return cls(job, tuple(record[REWARD] for record in read_metrics(job.directory)))
+        return cls(job, tuple(record[REWARD] for record in read_metrics(job.directory) if record["step"]))
 
     def measures(self, threshold: float) -> dict[str, float | int | None]:
         """Reward over the last tenth of the steps (one at least), mean reward over all steps, first step that reaches."""

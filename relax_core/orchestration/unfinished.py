@@ -23,8 +23,7 @@ class Group:
 
     def state(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        rows = [(each.token_ids, each.log_probs, each.finish_reason, each.versions) for each in self.responses]
-        return {"place": self.place, "responses": rows}
+        return {"place": self.place, "responses": [each.row() for each in self.responses]}
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Group:

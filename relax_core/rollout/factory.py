@@ -22,7 +22,8 @@ def rollout_engine(
     together; `device` is the kind that the trainer has.
     """
     if config.rollout.engine == "hf":
-        return HFSampler(model, tokenizer, max_batch=config.rollout.max_batch)
+        of_a_rollout = config.rollout.rollout_batch_size * config.rollout.n_samples_per_prompt
+        return HFSampler(model, tokenizer, max_batch=config.rollout.max_batch or of_a_rollout)
     from relax_core.rollout.vllm.arguments import VLLMSettings
     from relax_core.rollout.vllm.engine import VLLMEngine
 

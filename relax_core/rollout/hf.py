@@ -176,16 +176,27 @@ def draw(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tens
     """A token [R] from each row of `logits` [R, V] by the inverse of its distribution function, and its log-prob [R].
 
     `uniforms` [R] lie in [0, 1). The distribution is the softmax after temperature, top-k and top-p (`truncate`); a
-    token outside it is never returned. Raises RunError for logits that are not finite.
+    token outside it is never returned. At temperature 0 it is the likeliest token, the first of equal ones, with its
+    log-prob of the untempered distribution, as vLLM has it. Raises RunError for logits that are not finite.
     """
+    if params.temperature == 0:
+        return _likeliest(logits.float().log_softmax(-1))
     log_probs = truncate(logits.float() / params.temperature, params.top_k, params.top_p).log_softmax(-1)
     # Integers sum to the same total in any order, so that no device gives a token of no mass a bucket by rounding.
     mass = (log_probs.exp() * 2.0**52).long().cumsum(-1)
     total = mass[:, -1:]
     if not (total > 0).all():
-        raise RunError("the model's logits are not finite", who="HFSampler", fix="look for a diverged training step")
+        raise _diverged()
     chosen = torch.searchsorted(mass, (uniforms[:, None] * total).long(), right=True)
     return chosen.squeeze(-1), log_probs.gather(-1, chosen).squeeze(-1).clamp(max=0)
+
+
+def _likeliest(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    chosen = log_probs.argmax(-1, keepdim=True)
+    values = log_probs.gather(-1, chosen)
+    if not values.isfinite().all():
+        raise _diverged()
+    return chosen.squeeze(-1), values.squeeze(-1)
 
 
 def truncate(logits: Tensor, top_k: int, top_p: float) -> Tensor:
@@ -208,6 +219,11 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[i
     declared = model.generation_config.eos_token_id
     ids = declared if isinstance(declared, list) else [declared]
     return {token_id for token_id in [*ids, tokenizer.eos_token_id] if token_id is not None}
+
+
+def _diverged() -> RunError:
+    fix = "look for a diverged training step"
+    return RunError("the model's logits are not finite", who="HFSampler", fix=fix)
 
 
 def _unfit(name: str, tensor: Tensor, parameter: Tensor | None) -> RunError:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from torch import Tensor
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -16,6 +18,7 @@ FinishReason = Literal["stop", "length", "abort"]
 class SamplingParams:
     """How to sample. `top_k` 0 and `top_p` 1 switch the truncation off; `max_new_tokens` bounds each response.
 
+    A `temperature` of 0 takes the likeliest token each time, and reads no truncation.
     `seed` and a prompt's place decide what is sampled for it, whatever else is sampled with it.
     """
 
@@ -34,15 +37,20 @@ class Completion:
     """One sampled response.
 
     `token_ids` holds every sampled token, the one that ended the sequence included; `log_probs` (float32 values, one
-    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p. `versions` are
-    those of the weights that sampled each token. `finish_reason` is `stop` (a stop token or string), `length`
-    (`max_new_tokens`) or `abort`: a budget ran out, and the response can be gone on with.
+    a token) are those of the distribution that was sampled from: after temperature, top-k and top-p; at temperature 0
+    those of the untempered one. `versions` are those of the weights that sampled each token. `finish_reason` is `stop`
+    (a stop token or string), `length` (`max_new_tokens`) or `abort`: a budget ran out, and the response can be gone on
+    with.
     """
 
     token_ids: list[int]
     log_probs: list[float]
     finish_reason: FinishReason
     versions: list[int]
+
+    def row(self) -> tuple[list[int], list[float], FinishReason, list[int]]:
+        """Its fields as plain values, in order."""
+        return self.token_ids, self.log_probs, self.finish_reason, self.versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,13 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds; it does nothing afterwards."""
+
+
+class ContinuousEngine(RolloutEngine, Protocol):
+    """A `RolloutEngine` that is asked for more while it samples, and takes new weights meanwhile."""
+
+    def submit(self, prompt: Sequence[int], params: SamplingParams, place: int) -> Future[list[Completion]]:
+        """`params.n` completions of one prompt, when they are there."""
 
 
 class PartialRolloutEngine(RolloutEngine, Protocol):

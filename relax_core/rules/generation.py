@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from relax_core.config import RolloutSection
+from relax_core.config import RolloutSection, RunConfig
 from relax_core.errors import nearest
 from relax_core.rules import Finding, Run, rule, rules_in
 from relax_core.rules.engine_facts import (
@@ -89,18 +89,26 @@ def ids_are_known(run: Run) -> Iterable[Finding]:
 @rule("RLX124", "A prompt and its response fit into the engine's context")
 def context_fits(run: Run) -> Iterable[Finding]:
     data, rollout = run.topology.run.data, run.topology.run.rollout
+    response, name = max(_responses(run.topology.run))
     directory = _directory(run) if _is_vllm(run) else None
     context = model_config(directory).get("max_position_embeddings") if directory else None
     if not _is_vllm(run) or rollout.max_model_len is None:
         return
-    needed = rollout.max_new_tokens + (data.max_prompt_tokens or 1)
+    needed = response + (data.max_prompt_tokens or 1)
     if rollout.max_model_len < needed:
-        longest = f"a prompt of {data.max_prompt_tokens or 1} and a response of {rollout.max_new_tokens} tokens"
+        longest = f"a prompt of {data.max_prompt_tokens or 1} and a response of {response} tokens"
         problem = f"{rollout.max_model_len} tokens do not hold {longest}"
-        yield "rollout.max_model_len", problem, f"write {needed} or more, or a smaller rollout.max_new_tokens"
+        yield "rollout.max_model_len", problem, f"write {needed} or more, or a smaller {name}"
     if context and rollout.max_model_len > context:
         problem = f"{rollout.max_model_len} is more than the model's context of {context} tokens"
         yield "rollout.max_model_len", problem, f"write {context} or less"
+
+
+def _responses(config: RunConfig) -> Iterable[tuple[int, str]]:
+    """The longest response in tokens by the setting that says so, of training and of an evaluation."""
+    yield config.rollout.max_new_tokens, "rollout.max_new_tokens"
+    if config.evaluation.interval and config.evaluation.max_new_tokens:
+        yield config.evaluation.max_new_tokens, "evaluation.max_new_tokens"
 
 
 def memory_problem(total: int, weights: int, rollout: RolloutSection, trained: int, frozen: int) -> Finding | None:
@@ -131,12 +139,16 @@ def memory_fits(run: Run) -> Iterable[Finding]:
             yield problem
 
 
-@rule("RLX126", "vLLM samples at the temperature that the trainer divides by")
+@rule("RLX126", "vLLM samples at the temperature that it is given")
 def temperature_is_kept(run: Run) -> Iterable[Finding]:
     temperature, (low, high) = run.topology.run.rollout.temperature, TEMPERATURES
     if _is_vllm(run) and temperature > 0 and not low <= temperature <= high:
         problem = f"vLLM does not sample at {temperature:g}, and its log-probs would not be the trainer's"
         yield "rollout.temperature", problem, f"write {low} to {high}"
+    evaluation = run.topology.run.evaluation
+    if _is_vllm(run) and evaluation.interval and evaluation.temperature and not low <= evaluation.temperature <= high:
+        problem = f"vLLM does not sample at {evaluation.temperature:g}"
+        yield "evaluation.temperature", problem, f"write 0, or {low} to {high}"
 
 
 @rule("RLX127", "The ranks of the engine share the model's heads evenly")

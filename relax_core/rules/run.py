@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+from relax_core.config import PromptOrigin
 from relax_core.rules import Finding, Run, rule, rules_in
 
 
 @rule("RLX101", "Prompts come from exactly one place")
 def one_source(run: Run) -> Iterable[Finding]:
-    data = run.topology.run.data
-    given = [name for name in ("path", "task", "source") if getattr(data, name) is not None]
-    if len(given) != 1:
-        problem = f"prompts come from {' and '.join(given)}" if given else "nothing says where prompts come from"
-        yield "data", problem, "give exactly one of data.path, data.task, data.source"
+    yield from _not_one_origin(run.topology.run.data, "data", "prompts")
+
+
+def _not_one_origin(origin: PromptOrigin, section: str, what: str) -> Iterable[Finding]:
+    if len(given := origin.origins) != 1:
+        problem = f"{what} come from {' and '.join(given)}" if given else f"nothing says where {what} come from"
+        yield section, problem, f"give exactly one of {section}.path, {section}.task, {section}.source"
 
 
 @rule("RLX102", "Every update has the same number of sequences")
@@ -111,12 +116,56 @@ def warmup_ends(run: Run) -> Iterable[Finding]:
         yield "trainer.lr_warmup_steps", problem, f"write less than {updates}"
 
 
-@rule("RLX111", "Updates of any size need rollouts of any size")
+@rule("RLX115", "Updates of any size need rollouts of any size")
 def rollouts_vary(run: Run) -> Iterable[Finding]:
     varies, partial = run.topology.run.trainer.use_dynamic_global_batch_size, run.topology.run.rollout.partial_rollout
     if varies and not partial and run.topology.mode == "sync":
         problem = "a synchronous rollout always has all its sequences"
         yield "trainer.use_dynamic_global_batch_size", problem, "write use_dynamic_global_batch_size: false"
+
+
+@rule("RLX111", "Held-out prompts come from exactly one place")
+def one_held_out_source(run: Run) -> Iterable[Finding]:
+    evaluation = run.topology.run.evaluation
+    if evaluation.interval:
+        yield from _not_one_origin(evaluation, "evaluation", "held-out prompts")
+
+
+@rule("RLX112", "Settings of evaluations are read by one", "warning")
+def evaluations_are_made(run: Run) -> Iterable[Finding]:
+    evaluation = run.topology.run.evaluation
+    for name, info in () if evaluation.interval else type(evaluation).model_fields.items():
+        if getattr(evaluation, name) != info.default:
+            fix = "write evaluation.interval: 10, for example, or leave it out"
+            yield f"evaluation.{name}", "nothing is evaluated at interval 0", fix
+
+
+@rule("RLX113", "Greedy sampling gives one response and truncates nothing", "warning")
+def greedy_is_alone(run: Run) -> Iterable[Finding]:
+    evaluation = run.topology.run.evaluation
+    if not evaluation.interval or evaluation.temperature > 0:
+        return
+    read = "greedy sampling does not read it"
+    count = evaluation.n_samples_per_prompt
+    for name, problem in {"n_samples_per_prompt": f"{count} greedy samples of a prompt are all the same",
+                          "top_k": read, "top_p": read}.items():  # fmt: skip
+        if getattr(evaluation, name) != type(evaluation).model_fields[name].default:
+            fix = "leave it out, or write a temperature above 0"
+            yield f"evaluation.{name}", problem, fix
+
+
+@rule("RLX114", "What is evaluated on is not trained on", "warning")
+def held_out_is_held_out(run: Run) -> Iterable[Finding]:
+    evaluation, data = run.topology.run.evaluation, run.topology.run.data
+    if evaluation.interval and evaluation.origins and _located(evaluation, run.base) == _located(data, run.base):
+        problem = "the same prompts are trained on, so nothing is held out"
+        yield f"evaluation.{evaluation.origins[0]}", problem, "name prompts that are not those of data"
+
+
+def _located(origin: PromptOrigin, base: Path) -> dict[str, Any]:
+    """The origin by field, with files that are named in two ways under one name."""
+    values = {name: getattr(origin, name) for name in PromptOrigin.model_fields}
+    return values | {name: (base / values[name]).resolve() for name in ("path", "source") if values[name] is not None}
 
 
 RULES = rules_in(globals())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import create_model
 
 from tests.conftest import RUN
 
@@ -365,3 +366,41 @@ def test_the_run_file_of_the_documentation_is_accepted(relax, run_file):
         "  opsm: {enable: true, delta: 0.1}\n"
     )
     assert relax("check", run_file(text)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "values"),
+    [
+        (("--eval-interval", "5", "--eval-path", "x.jsonl"), {"interval": 5, "path": "x.jsonl"}),
+        (("--eval-temperature", "0.6", "--eval-top-p", "0.9"), {"temperature": 0.6, "top_p": 0.9}),
+        (("--eval-top-k", "3", "--eval-max-response-len", "9"), {"top_k": 3, "max_new_tokens": 9}),
+        (("--n-samples-per-eval-prompt", "4",), {"n_samples_per_prompt": 4}),
+        (("--skip-eval-before-train",), {"at_start": False}),
+        (("--evaluation.num-prompts", "7", "--evaluation.task", "t"), {"num_prompts": 7, "task": "t"}),
+    ],
+)  # fmt: skip
+def test_flags_of_evaluations(run_file, flags, values):
+    from relax_core.cli.flags import flag_table, parse
+    from relax_core.registry import Registry
+    from relax_core.runfile import read, resolve
+
+    overrides, _ = parse(list(flags), flag_table(Registry.load()), {})
+    evaluation = resolve(read(run_file()), overrides).config.evaluation
+    assert evaluation.model_dump(include=set(values)) == values
+
+
+def test_every_other_flag_is_as_if_there_were_no_evaluations(monkeypatch):
+    from relax_core.cli import flags
+    from relax_core.config import RunConfig
+    from relax_core.registry import Registry
+
+    def table():
+        return {name: (flag.paths, flag.sets) for name, flag in flags.flag_table(Registry.load()).items()}
+
+    whole = table()
+    others = {name: (info.annotation, info) for name, info in RunConfig.model_fields.items() if name != "evaluation"}
+    monkeypatch.setattr(flags, "RunConfig", create_model("Others", **others))
+    monkeypatch.setattr(flags, "FLAGS", [each for each in flags.FLAGS if "eval" not in each.name])
+    assert table() == {name: each for name, each in whole.items() if "eval" not in name}
+    assert whole["--temperature"] == (("rollout.temperature",), {})
+    assert whole["--task"] == (("data.task",), {})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from relax_core.config import DataSection
 from relax_core.data.examples import load_examples
 from relax_core.data.rewards import RewardBatch, RewardFunction, Sample
 from relax_core.errors import LoadError, RunError, UsageError
@@ -154,9 +154,7 @@ def test_a_missing_extra_is_known_when_the_reward_is_loaded(
 
 
 def test_task_score_is_the_tasks_own() -> None:
-    data = SimpleNamespace(
-        path=None, source=None, task="leg_counting", task_args={"size": 1, "seed": 1}, prompt_key="prompt"
-    )
+    data = DataSection(task="leg_counting", task_args={"size": 1, "seed": 1})
     [example] = load_examples(data, Path.cwd())
     responses = (example.answer, f"Let me see.<answer> {example.answer} </answer>", "nothing")
     samples = [Sample("e", "?", text, example.answer, example.metadata, [], [], "stop") for text in responses]
@@ -167,7 +165,7 @@ def test_task_score_is_the_tasks_own() -> None:
 
 def test_task_score_uses_the_arguments_of_the_task() -> None:
     args = {"size": 1, "seed": 3, "min_num_decimal_places": 1, "max_num_decimal_places": 1}
-    data = SimpleNamespace(path=None, source=None, task="decimal_arithmetic", task_args=args, prompt_key="prompt")
+    data = DataSection(task="decimal_arithmetic", task_args=args)
     [example] = load_examples(data, Path.cwd())
     near = str(float(example.answer) + 0.05)  # the tolerance is one of the last decimal place: 0.1 here
     samples = [Sample("e", "?", near, example.answer, example.metadata, [], [], "stop")]

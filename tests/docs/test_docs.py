@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from tests.conftest import RUN
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -45,6 +48,17 @@ def test_the_custom_algorithm_trains(relax, tmp_path, model_cache):
     result = relax(*arguments, *short)
     assert result.code == 0, result.err
     assert "clip_ratio: 0.3" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_the_evaluation_of_the_readme_runs(relax, run_file, tmp_path):
+    (section,) = re.findall(r"<!-- evaluation -->\n```yaml\n(.*?)```", README, re.DOTALL)
+    row = {"prompt": "small 7", "answer": {"kind": "small", "count": 7}}
+    (tmp_path / "held_out.jsonl").write_text(json.dumps(row) + "\n")
+    result = relax("train", run_file(RUN + section), "--output.dir", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert "warning" not in result.err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in lines if {"eval/reward_mean", "eval/reward_best"} <= set(each)] == [0, 2]
 
 
 def test_every_page_that_is_linked_exists():

@@ -98,6 +98,24 @@ def test_a_low_temperature_takes_the_likeliest_token(sampler, model):
         assert completion.token_ids == full_log_probs(model, prompt, completion.token_ids).argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("truncation", [{}, {"top_k": 5, "top_p": 0.5}])
+def test_temperature_0_takes_the_likeliest_token_with_its_untempered_log_prob(sampler, model, truncation):
+    params = SamplingParams(n=2, max_new_tokens=6, temperature=0.0, **truncation)
+    groups = sampler.generate(PROMPTS, params)
+    for prompt, completion in pairs(PROMPTS, groups):
+        best = full_log_probs(model, prompt, completion.token_ids).max(-1)
+        assert completion.token_ids == best.indices.tolist()
+        assert completion.log_probs == pytest.approx(best.values.tolist(), abs=1e-5)
+    assert [first == second for first, second in groups] == [True, True, True]
+
+
+def test_a_greedy_draw_by_hand():
+    logits = torch.tensor([[0.1, 0.2, 0.7], [0.4, 0.2, 0.4]]).log()
+    chosen, values = draw(logits, torch.tensor([0.0, 0.99], dtype=torch.float64), SamplingParams(1, 1, temperature=0))
+    assert chosen.tolist() == [2, 0]
+    assert values.tolist() == pytest.approx([math.log(0.7), math.log(0.4)])
+
+
 def test_the_seed_decides_and_the_global_generator_is_left_alone(sampler):
     before = torch.get_rng_state()
     first, again, other = (
@@ -300,11 +318,12 @@ def test_sampling_is_in_evaluation_mode_without_gradients_and_modes_return(token
     assert model.lm_head.weight.grad is not None
 
 
-def test_logits_that_are_not_finite_are_an_error_and_modes_return(tokenizer):
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_logits_that_are_not_finite_are_an_error_and_modes_return(tokenizer, temperature):
     model = build_model().train()
     model.lm_head.weight.data.fill_(torch.nan)
     with pytest.raises(RunError) as caught:
-        HFSampler(model, tokenizer).generate(PROMPTS, SamplingParams(n=1, max_new_tokens=2))
+        HFSampler(model, tokenizer).generate(PROMPTS, SamplingParams(n=1, max_new_tokens=2, temperature=temperature))
     assert str(caught.value) == ("HFSampler: the model's logits are not finite. Fix: look for a diverged training step")
     assert model.training
 

@@ -112,3 +112,15 @@ def test_the_pretrained_example_runs(relax, tmp_path):
     found = metrics(tmp_path / "run")
     assert len(found) == 2
     assert all(each["train/is_logprob_abs_diff"] < 1e-4 for each in found)
+
+
+def test_evaluations_fit_into_the_engine_and_change_nothing_in_training(train):
+    flags = ("--rollout.engine", "vllm", "--num-rollout", 2, "--rollout-batch-size", 2, "--n-samples-per-prompt", 8)
+    source = (EXAMPLES / "tiny_task.py").as_posix()
+    held_out = ("--eval-interval", 1, "--evaluation.source", f"{source}:examples", "--eval-max-response-len", 40)
+    plain, _ = train(*flags, name="plain")
+    found, _ = train(*flags, *held_out, name="evaluated")
+    assert [each["step"] for each in found] == [0, 1, 2]
+    assert found[0]["eval/response_length_mean"] > 8
+    trained = [{name: each[name] for name in each if not name.startswith("eval/")} for each in found]
+    assert trained[1:] == plain

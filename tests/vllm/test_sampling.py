@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from relax_core.errors import RunError
+from relax_core.rollout.hf import HFSampler
 from relax_core.rollout.types import SamplingParams
 from tests.vllm.conftest import KNOWN, PROMPTS
 
@@ -33,6 +34,17 @@ def test_the_seed_decides_and_the_global_generator_is_left_alone(qwen3):
 def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(qwen3):
     params = SamplingParams(3, 12, seed=8)
     assert ids(qwen3.engine.generate(PROMPTS[:2], params)) == ids(qwen3.engine.generate(PROMPTS, params))[:2]
+
+
+def test_greedy_samples_and_their_log_probs_are_those_of_the_hf_engine(pair):
+    params = SamplingParams(2, 24, temperature=0.0, top_k=3, top_p=0.5)
+    expected = HFSampler(pair.model, pair.tokenizer).generate(PROMPTS, params)
+    actual = pair.engine.generate(PROMPTS, params)
+    assert ids(actual) == ids(expected)
+    for found, wanted in zip(flat(actual), flat(expected), strict=True):
+        assert found.finish_reason == wanted.finish_reason
+        assert found.log_probs == pytest.approx(wanted.log_probs, abs=1e-4)
+    assert pair.gap(PROMPTS, actual, temperature=1.0) < 1e-4
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -46,7 +46,9 @@ def leave() -> None:
 def _prepare(topology: TopologySection) -> None:
     """What Ray reads when it is first imported. Without the first, a cluster of one machine is open to all of its network."""
     if find_spec("ray") is None:
-        raise LoadError("the extra 'ray' is not installed", who="topology.orchestrator", fix="pip install 'relax-rl[ray]'")
+        raise LoadError(
+            "the extra 'ray' is not installed", who="topology.orchestrator", fix="pip install 'relax-rl[ray]'"
+        )
     if topology.address is None and topology.host == LOOPBACK:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     for name, value in QUIET.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from relax_core.config import TopologySection
 from relax_core.engines.wire import decode, encode
 from relax_core.errors import RelaxError
 from relax_core.orchestration.ray.waiting import each, gather, value
@@ -55,12 +56,17 @@ class RayRanks:
     """A rank for each of `options` (what Ray is asked for), which are in a layout of these `sizes`."""
 
     def __init__(
-        self, name: str, engine: str, options: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], timeout: float
+        self,
+        name: str,
+        engine: str,
+        options: Sequence[Mapping[str, Any]],
+        sizes: Mapping[str, int],
+        settings: TopologySection,
     ) -> None:
-        self.name, self.timeout = name, timeout
+        self.name, self.timeout = name, settings.timeout
         actor = ray.remote(RankActor)
         self.actors = [actor.options(**each).remote() for each in options]
-        self.pids = self._begin(engine, sizes)
+        self.pids = self._begin(engine, sizes, settings.start_timeout)
 
     def call(self, command: str, **arguments: Any) -> list[Any]:
         """Every rank's answer to a command, in the order of ranks."""
@@ -89,13 +95,13 @@ class RayRanks:
         for actor in self.actors:
             ray.kill(actor)
 
-    def _begin(self, engine: str, sizes: Mapping[str, int]) -> list[int]:
+    def _begin(self, engine: str, sizes: Mapping[str, int], timeout: float) -> list[int]:
         world, first = len(self.actors), self.actors[0]
-        meeting = gather({first.meeting.remote(): self._who(0)}, "start", self.timeout)[0]
+        meeting = gather({first.meeting.remote(): self._who(0)}, "start", timeout)[0]
         places = [{"rank": i, "world": world, "meeting": meeting, "sizes": dict(sizes)} for i in range(world)]
         begun = {actor.begin.remote(engine, **place): self._who(place["rank"])
                  for actor, place in zip(self.actors, places, strict=True)}  # fmt: skip
-        return gather(begun, "start", self.timeout)
+        return gather(begun, "start", timeout)
 
     def _who(self, number: int) -> str:
         return f"{self.name} {number}"

@@ -1,4 +1,4 @@
-"""From a resolved run to Megatron's ranks: which models they hold, and a last look at their shapes before they start."""
+"""From a resolved run to engines in other processes: which models they hold, and a last look at them before they start."""
 
 from __future__ import annotations
 
@@ -31,13 +31,23 @@ WHO = {
 def engines(
     resolved: ResolvedRun, binding: Binding, topology: Topology, tokenizer: Any
 ) -> tuple[TrainingEngine, CriticEngine | None]:
-    """The actor's engine and the critic's, on the same processes."""
+    """Megatron's for the actor and the critic, on the same processes of this machine."""
+    setting = setting_of(resolved, binding, topology, tokenizer)
+    _check_devices(topology)
+    engine = MegatronEngine(setting, tokenizer)
+    return engine, MegatronCritic(engine) if "critic" in setting.models else None
+
+
+def setting_of(resolved: ResolvedRun, binding: Binding, topology: Topology, tokenizer: Any) -> Setting:
+    """What an engine elsewhere is told: its models by role. Raises UsageError where their shapes do not fit the run."""
     models = {role: _role(resolved, role, tokenizer) for role in sorted(topology.roles - {"rollout"})}
-    _check(topology, binding, models)
+    shapes = {WHO[role]: dict(each.hf) for role, each in models.items()}
+    found = [each.message for each in violations(Run(topology, binding, shapes=shapes)) if each.severity == "error"]
+    if found:
+        raise UsageError("\n".join(found))
     known = max(tokenizer.get_vocab().values()) + 1
     moves = binding.most("reference_update_interval") > 0
-    engine = MegatronEngine(Setting(resolved, binding, models, known, topology.updates, moves), tokenizer)
-    return engine, MegatronCritic(engine) if "critic" in models else None
+    return Setting(resolved, binding, models, known, topology.updates, moves)
 
 
 def _role(resolved: ResolvedRun, role: str, tokenizer: Any) -> Role:
@@ -58,12 +68,8 @@ def _config(resolved: ResolvedRun, path: Path, who: str, role: str) -> dict[str,
     return {**found, "critic": True, "tie_word_embeddings": False} if role == "critic" else found
 
 
-def _check(topology: Topology, binding: Binding, models: dict[str, Role]) -> None:
-    """What a builder's model or this machine may still have wrong: all of it, and before a process starts."""
-    shapes = {WHO[role]: dict(each.hf) for role, each in models.items()}
-    found = [each.message for each in violations(Run(topology, binding, shapes=shapes)) if each.severity == "error"]
-    if found:
-        raise UsageError("\n".join(found))
+def _check_devices(topology: Topology) -> None:
+    """What this machine may still have wrong, before a process starts."""
     placement(topology.run.trainer)
     if torch.cuda.is_available() and topology.run.trainer.device == "cpu":
         fix = "write device: auto, or hide the GPUs with CUDA_VISIBLE_DEVICES"

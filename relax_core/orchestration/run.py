@@ -1,10 +1,9 @@
-"""Everything in one process: generate, reward, train, and again."""
+"""Generate, reward, train, and again, whoever does it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,10 @@ import torch
 
 from relax_core.binding import Binding
 from relax_core.engines.state import read_state, readable
-from relax_core.orchestration.assemble import assemble
+from relax_core.orchestration.ahead import Ahead
+from relax_core.orchestration.assemble import Parts
+from relax_core.orchestration.continuous import Continuous
+from relax_core.orchestration.evaluation import Evaluation
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.incidents import Incidents
 from relax_core.orchestration.mismatch import METRIC, warnings
@@ -23,11 +25,13 @@ from relax_core.runfile import ResolvedRun
 from relax_core.spec import SequenceField
 
 LOOP_STATE = "loop.pt"
+GENERATIONS = {"sync": Generation, "hybrid": Ahead, "async": Continuous}
+"""What gives the rollouts, by mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a finished step says: `step` counts from 1; `warnings` are sentences."""
+    """What a finished step says: `step` counts from 1, 0 is an evaluation before the first; `warnings` are sentences."""
 
     step: int
     total: int
@@ -36,32 +40,31 @@ class StepReport:
     warnings: Sequence[str] = ()
 
 
-class LocalRun:
-    """A synchronous run in this process."""
+class Run:
+    """A run of these parts, which `generation` gives rollouts for."""
 
-    def __init__(self, resolved: ResolvedRun, binding: Binding) -> None:
-        self.config, self.binding = resolved.config, binding
-        self.parts = assemble(resolved, binding)
+    def __init__(self, resolved: ResolvedRun, binding: Binding, parts: Parts) -> None:
+        self.config, self.binding, self.parts = resolved.config, binding, parts
         fields = [each for plugin in binding.active for each in plugin.spec.fields]
-        self.generation = Generation(self.parts, [each for each in fields if isinstance(each, SequenceField)])
+        own = [each for each in fields if isinstance(each, SequenceField)]
+        self.generation = GENERATIONS[self.config.trainer.mode](self.parts, own)
+        self.evaluation = Evaluation(self.parts)
         self.step, self.watch = 0, Watch(self.config.output.warn_after)
 
     def run(
         self, directory: RunDirectory, on_step: Callable[[StepReport], None], interrupted: Callable[[], bool]
     ) -> bool:
-        """All steps that are left; True when it went to the end, False when it was interrupted. Saves at either.
-
-        The rollout engine is closed then, however it ends.
-        """
+        """All steps that are left; True when it went to the end, False when it was interrupted. Saves at either."""
         fields = [each.name for plugin in self.binding.active for each in plugin.spec.fields]
         self.training = Training(self.parts, self.binding, Incidents(directory.path, self.config, fields))
         total, every = self.config.trainer.num_rollout, self.config.output.save_interval
-        with closing(self.parts.sampler):
-            while self.step < total and not interrupted():
-                on_step(self._one_step(directory))
-                if every and self.step % every == 0 and self.step < total:
-                    directory.checkpoints.write(self.step, self._write)
-            directory.checkpoints.write(self.step, self._write)
+        if self.step == 0:
+            self._evaluate_first(directory, on_step)
+        while self.step < total and not interrupted():
+            on_step(self._one_step(directory))
+            if every and self.step % every == 0 and self.step < total:
+                directory.checkpoints.write(self.step, self._write)
+        directory.checkpoints.write(self.step, self._write)
         return self.step == total
 
     def resume(self, checkpoint: Path) -> int:
@@ -80,30 +83,47 @@ class LocalRun:
 
     def close(self) -> None:
         """Give back what the engines hold."""
+        self.generation.close()
+        self.parts.sampler.close()
         self.parts.engine.close()
 
     def _one_step(self, directory: RunDirectory) -> StepReport:
         started = time.perf_counter()
-        generated = self.generation.run(self.step)
-        self.parts.sampler.sleep()
+        generated = self.generation.next(self.step)
         sampled = time.perf_counter()
         rollout = self.generation.pack(generated.kept, self.step)
         values = self.training.run(generated.kept, rollout, self.step)
         trained = time.perf_counter()
         self.step += 1
+        self.generation.before_new_weights()
         self._publish()
-        values = dict(sorted((values | generated.metrics()).items()))
+        evaluated, spent = self._evaluate()
+        values = dict(sorted((values | generated.metrics() | evaluated).items()))
         speed = int(rollout.lengths.sum()) / (trained - started)
         timings = {
             "perf/generate_seconds": sampled - started,
             "perf/train_seconds": trained - sampled,
             "perf/tokens_per_second": speed,
+            **spent,
         }
         size, count = self.config.rollout.n_samples_per_prompt, self.config.output.samples_per_step
         directory.write_step(self.step, values, timings, shown(generated.kept, size, count))
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
         said = [*warnings(values.get(METRIC), rollout_config), *self.watch.warnings(values)]
         return StepReport(self.step, total, values, speed, said)
+
+    def _evaluate_first(self, directory: RunDirectory, on_step: Callable[[StepReport], None]) -> None:
+        """What the policy is worth before it is trained, as the line of step 0."""
+        values, spent = self._evaluate()
+        if values:
+            directory.write_step(0, dict(sorted(values.items())), spent, ())
+            on_step(StepReport(0, self.config.trainer.num_rollout, values, 0.0))
+
+    def _evaluate(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics and timings of the evaluation that is due now, with the weights that were published last; else none."""
+        started = time.perf_counter()
+        values = self.evaluation.run(self.step)
+        return values, {"perf/evaluate_seconds": time.perf_counter() - started} if values else {}
 
     def _publish(self) -> None:
         self._publish_weights()
