@@ -99,18 +99,16 @@ def test_an_assumed_cluster_stands_for_the_one_at_an_address(relax, run_file):
 
 @pytest.mark.parametrize("command", ["check", "train"])
 def test_without_a_cluster_it_is_this_machine(relax, run_file, command):
-    result = relax(command, run_file(), *RAY, "--topology.resources.actor.cpus", 1e6)
+    result = relax(command, run_file(), *RAY, "--topology.resources.actor.cpus", 99999.0)
     assert result.code == 1
-    told = (
-        f"1000000 CPUs in all, 1e+06 on one node, 1e+06 with the other roles; the cluster has {os.cpu_count()} in all"
-    )
-    assert told.replace("1000000", "1e+06") in result.out + result.err
+    told = f"99999 CPUs in all, 99999 on one node, 100001 with the other roles; the cluster has {os.cpu_count()} in all"
+    assert told in result.out + result.err
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "8x8", "nodes=8", "gpus=8,nodes=8", "nodes=0,gpus=8", "nodes=2,gpus=-1", "nodes=2,gpus=1,cpus=0",
-     "nodes=2,gpus=1,cpus=", "nodes=2,gpus=1,ram=3", "nodes=999999999,gpus=8", "nodes=２,gpus=1"],
+     "nodes=2,gpus=1,cpus=", "nodes=2,gpus=1,ram=3", "nodes=999999999,gpus=8", "nodes=2,gpus=８"],
 )  # fmt: skip
 def test_a_cluster_that_is_not_described(relax, run_file, text):
     result = relax("check", run_file(), *RAY, f"{ON}={text}")
