@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -121,3 +123,11 @@ def test_a_local_run_says_that_it_needs_no_cluster(relax, run_file):
     result = relax("check", run_file(), ON, "nodes=1,gpus=0")
     assert result.code == 0
     assert result.err == f"warning: {ON}: the local orchestrator does not read it\n"
+
+
+def test_the_check_of_a_ray_run_imports_no_ray(run_file):
+    source = "import sys; from relax_core.cli.app import main\ntry: main(sys.argv[1:])\nexcept SystemExit as end: print(end)\n"
+    command = [sys.executable, "-c", source + "print('ray' in sys.modules)", "check", str(run_file())]
+    flags = (*RAY, *SIXTY_FOUR, ON, "nodes=9,gpus=8")
+    run = subprocess.run([*command, *map(str, flags)], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-2:] == ["0", "False"]
