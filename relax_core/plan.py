@@ -47,12 +47,12 @@ class PlannedRole:
     @property
     def cpus(self) -> float:
         """Of all its actors."""
-        return sum(actor.cpus for actor in self.actors)
+        return sum((actor.cpus for actor in self.actors), 0.0)
 
     @property
     def gpus(self) -> float:
         """Of all its actors; 0 where they take turns on another role's."""
-        return sum(actor.gpus for actor in self.actors)
+        return sum((actor.gpus for actor in self.actors), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from relax_core.rules.engine_facts import this_machine
 from relax_core.topology import Topology
 
 OPTION = "--assume-cluster"
-FORM = re.compile(r"nodes=([1-9]\d{0,4}),gpus=(\d{1,4})(?:,cpus=([1-9]\d{0,4}))?")
+FORM = re.compile(r"nodes=([1-9]\d{0,4}),gpus=(\d{1,4})(?:,cpus=([1-9]\d{0,4}))?", re.ASCII)
 CPUS = 64
 """Of a node, where they are left out."""
 

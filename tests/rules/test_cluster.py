@@ -111,6 +111,10 @@ def test_the_local_orchestrator_alone_is_synchronous(findings, flags, refused):
     assert ("RLX105" in findings(*flags, "--fully-async")) is refused
 
 
+def test_a_partial_rollout_has_updates_of_any_size(findings):
+    assert "RLX111" not in findings(*RAY, *PARTIAL)
+
+
 def test_without_the_extra_the_run_says_how_to_install_it(run_file):
     source = "import sys; sys.modules['ray'] = None; from relax_core.cli.app import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", source, "check", str(run_file(RUN)), "--orchestrator", "ray"]
@@ -161,6 +165,14 @@ def test_the_roles_of_one_bundle_are_named_together():
         (topology(tp=8), [(64, 4)] * 4,
          "topology.resources.actor.gpus: no room for actor: 8 GPUs in all, 8 on one node, 9 with the other roles; the cluster "
          "has 16 in all, 4 on one node. take nodes of 8 GPUs, or write topology.tensor_model_parallel_size: 4 or less"),
+        # The third rank finds no GPU either, but no number of such nodes would hold the engine.
+        (topology(dp=3, rollout={"tensor_parallel_size": 4}), [(64, 2)],
+         "topology.resources.rollout.gpus: no room for rollout: 4 GPUs in all, 4 on one node, 7 with the other roles; the "
+         "cluster has 2 in all, 2 on one node. take nodes of 4 GPUs, or write rollout.tensor_parallel_size: 2 or less"),
+        (topology(tp=4, rollout={"tensor_parallel_size": 2}, resources={"rollout": {"colocated": True}}), [(64, 2)] * 2,
+         "topology.resources.actor.gpus: no room for actor and rollout: 4 GPUs in all, 4 on one node, 4 with the other roles; "
+         "the cluster has 4 in all, 2 on one node. take nodes of 4 GPUs, or write topology.tensor_model_parallel_size: 2 or "
+         "less"),
         (topology(dp=8, rollout={"tensor_parallel_size": 4}, resources={"rollout": {"actors": 3}}), [(64, 8)] * 2,
          "topology.resources.rollout.gpus: no room for rollout: 12 GPUs in all, 4 on one node, 20 with the other roles; the "
          "cluster has 16 in all, 8 on one node. take 3 nodes of 8 GPUs, or write topology.resources.rollout.actors: 2 or less"),
