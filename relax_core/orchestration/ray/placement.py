@@ -31,9 +31,9 @@ class Placement:
             raise RunError(self._shortage(), who="ray", fix="make room in the cluster, or raise topology.start_timeout")
 
     def options(self, role: str, env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """What Ray is asked for, for each actor of a role; none for a role that lives in another's."""
-        (planned,) = [each for each in self.plan.roles if each.name == role]
-        return [self._option(actor, role, env or {}) for actor in planned.actors]
+        """What Ray is asked for, for each actor of a role; nothing for a role that has none of its own."""
+        actors = [actor for each in self.plan.roles if each.name == role for actor in each.actors]
+        return [self._option(actor, role, env or {}) for actor in actors]
 
     def close(self) -> None:
         """Give the bundles back."""
