@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from relax_core.batch import Rollout
 from relax_core.config import RolloutSection
 from relax_core.errors import RunError
 
 METRIC = "train/is_logprob_abs_diff"
+"""The metric of it, which is over all tokens: those of older weights differ for more than the engines' sake."""
+
+
+def gap_of(rollout: Rollout) -> float | None:
+    """Mean |log π_old − log π_rollout| over the live tokens that the weights of this step sampled; None without any."""
+    if not (rollout.has("old_log_probs") and rollout.has("rollout_log_probs")):
+        return None
+    fresh = rollout.raw_mask & (rollout.staleness == 0)
+    gap = (rollout.old_log_probs - rollout.rollout_log_probs).double().abs()[fresh]
+    return float(gap.mean()) if len(gap) else None
 
 
 def refuse(gap: float | None, rollout: RolloutSection) -> None:

@@ -17,7 +17,7 @@ from relax_core.orchestration.continuous import Continuous
 from relax_core.orchestration.evaluation import Evaluation
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.incidents import Incidents
-from relax_core.orchestration.mismatch import METRIC, warnings
+from relax_core.orchestration.mismatch import warnings
 from relax_core.orchestration.record import RunDirectory
 from relax_core.orchestration.symptoms import Watch
 from relax_core.orchestration.training import Training
@@ -109,7 +109,7 @@ class Run:
         size, count = self.config.rollout.n_samples_per_prompt, self.config.output.samples_per_step
         directory.write_step(self.step, values, timings, shown(generated.kept, size, count))
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
-        said = [*warnings(values.get(METRIC), rollout_config), *self.watch.warnings(values)]
+        said = [*warnings(self.training.gap, rollout_config), *self.watch.warnings(values)]
         return StepReport(self.step, total, values, speed, said)
 
     def _evaluate_first(self, directory: RunDirectory, on_step: Callable[[StepReport], None]) -> None:

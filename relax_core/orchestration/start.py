@@ -11,6 +11,9 @@ from relax_core.runfile import ResolvedRun
 def start(resolved: ResolvedRun, binding: Binding) -> Run:
     """Load the models, start the processes, and have everything ready for the first step."""
     if resolved.config.topology.orchestrator == "ray":
+        from relax_core.orchestration.ray.cluster import prepare
+
+        prepare(resolved.config.topology)
         from relax_core.orchestration.ray.run import RayRun
 
         return RayRun(resolved, binding)

@@ -15,7 +15,7 @@ from relax_core.faults import NotFinite
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.incidents import Incidents
-from relax_core.orchestration.mismatch import METRIC, refuse
+from relax_core.orchestration.mismatch import gap_of, refuse
 from relax_core.packing import select_sequences
 from relax_core.reductions import Metrics, mean_of
 
@@ -23,18 +23,23 @@ Engine: TypeAlias = TrainingEngine | CriticEngine
 
 
 class Training:
-    """What a run trains with; `incidents` settles updates whose numbers go wrong."""
+    """What a run trains with; `incidents` settles updates whose numbers go wrong.
+
+    `gap` is the last step's between the log-probs of the two engines.
+    """
 
     def __init__(self, parts: Parts, binding: Binding, incidents: Incidents) -> None:
         self.parts, self.binding, self.incidents = parts, binding, incidents
         self.config = parts.topology.run
+        self.gap: float | None = None
 
     def run(self, responses: Sequence[Response], rollout: Rollout, step: int) -> dict[str, float]:
         """Score, prepare and update; gives the metrics. `rollout` is the responses packed; with none nothing is done."""
         metrics, updates = Metrics(), list[Update]()
         if responses:
             rollout, found = self.parts.runtime.prepare(self._score(responses, rollout), step)
-            refuse(found.reduce(rollout.group).get(METRIC), self.config.rollout)
+            self.gap = gap_of(rollout)
+            refuse(self.gap, self.config.rollout)
             metrics.update(found.partials.items())
             updates = list(self._updates(responses, rollout, metrics, step))
         for update in updates:

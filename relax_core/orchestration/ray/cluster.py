@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import Any
 
 from relax_core.config import TopologySection
 from relax_core.errors import LoadError
 
 LOOPBACK = "127.0.0.1"
-QUIET = {"RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+ALWAYS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""An actor that asks for no GPU is not kept from seeing one, nor told so: a colocated engine is given the actor's."""
 
 
 def join(topology: TopologySection) -> bool:
@@ -17,14 +19,15 @@ def join(topology: TopologySection) -> bool:
 
     A process that is connected already stays so. Raises LoadError where there is no such cluster.
     """
-    _prepare(topology)
     import ray
 
+    # What the raylet says of workers that died goes to stdout, and there is no other switch: we say it ourselves.
+    ray._private.worker._worker_logs_enabled = False
     if ray.is_initialized():
         return False
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if topology.address is None:
-        own = {} if topology.host == LOOPBACK else {"_node_ip_address": topology.host}
+        own: dict[str, Any] = {} if topology.host == LOOPBACK else {"_node_ip_address": topology.host}
         ray.init(include_dashboard=topology.dashboard, dashboard_host=topology.host, **own, **quiet)
         return True
     try:
@@ -43,13 +46,16 @@ def leave() -> None:
     ray.shutdown()
 
 
-def _prepare(topology: TopologySection) -> None:
-    """What Ray reads when it is first imported. Without the first, a cluster of one machine is open to all of its network."""
+def prepare(topology: TopologySection) -> None:
+    """Set what Ray reads when it is first imported: without it, a cluster of one machine is open to its whole network.
+
+    Raises LoadError where Ray is not installed.
+    """
     if find_spec("ray") is None:
         raise LoadError(
             "the extra 'ray' is not installed", who="topology.orchestrator", fix="pip install 'relax-rl[ray]'"
         )
     if topology.address is None and topology.host == LOOPBACK:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    for name, value in QUIET.items():
+    for name, value in ALWAYS.items():
         os.environ.setdefault(name, value)
