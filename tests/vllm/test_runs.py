@@ -121,6 +121,8 @@ def test_evaluations_fit_into_the_engine_and_change_nothing_in_training(train):
     plain, _ = train(*flags, name="plain")
     found, _ = train(*flags, *held_out, name="evaluated")
     assert [each["step"] for each in found] == [0, 1, 2]
-    assert found[0]["eval/response_length_mean"] > 8
+    hf, _ = train(*flags[2:], *held_out, name="hf")
+    assert found[0] == hf[0]
+    assert found[0]["eval/response_length_mean"] > 30
     trained = [{name: each[name] for name in each if not name.startswith("eval/")} for each in found]
     assert trained[1:] == plain
