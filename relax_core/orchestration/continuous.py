@@ -43,6 +43,11 @@ class Continuous(Generation):
         self._failure: BaseException | None = None
         self._scoring = ThreadPoolExecutor(thread_name_prefix="score")
 
+    @property
+    def depth(self) -> int:
+        """Groups that are sampled, or wait to be trained on."""
+        return len(self._started)
+
     def next(self, step: int) -> Round:
         """The rollout that step `step` trains on; while it does, others are sampled."""
         result = self.run(step)

@@ -57,6 +57,11 @@ class Generation:
         self.parts.sampler.sleep()
         return result
 
+    @property
+    def depth(self) -> int:
+        """Groups that were begun and are not trained on yet."""
+        return len(self.unfinished)
+
     def before_new_weights(self) -> None:
         """Nothing is under way between two rollouts."""
 

@@ -104,6 +104,7 @@ class Run:
             "perf/generate_seconds": sampled - started,
             "perf/train_seconds": trained - sampled,
             "perf/tokens_per_second": speed,
+            "perf/queue_depth": self.generation.depth,
             **spent,
         }
         size, count = self.config.rollout.n_samples_per_prompt, self.config.output.samples_per_step

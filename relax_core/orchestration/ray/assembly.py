@@ -13,7 +13,7 @@ from relax_core.engines.ranked import Groups, RankedCritic, RankedEngine
 from relax_core.orchestration.assemble import Inputs, Parts, check_candidates, read_inputs
 from relax_core.orchestration.ray.advantages import RemoteReward, RemoteRuntime, start_advantages
 from relax_core.orchestration.ray.cluster import join, leave
-from relax_core.orchestration.ray.placement import Placement
+from relax_core.orchestration.ray.placement import Placement, shared_gpus
 from relax_core.orchestration.ray.ranks import RayRanks
 from relax_core.orchestration.ray.sampler import RaySampler
 from relax_core.orchestration.ray.waiting import gather
@@ -37,10 +37,12 @@ class Cast:
         undo.callback(self.placement.close)
         run = described(resolved, binding)
         judges = start_advantages(self.placement.options("advantages"), run, _reward_file(resolved))
+        self.groups = self._groups()
+        undo.callback(self._close_groups)
         self.sampler = self._sampler(run, inputs)
         undo.callback(self.sampler.close)
         self._compare(judges)
-        self.engine = self._engine(undo)
+        self.engine = self._engine()
         check_candidates(self.engine, binding.most("candidates"))
         self.parts = self._parts(inputs, judges)
 
@@ -52,9 +54,14 @@ class Cast:
 
     def restart_trainers(self) -> None:
         """New processes for the actor and the roles beside it, with the models that the run began with."""
-        self.engine.close()
-        self.engine.groups = self._groups()
+        self._close_groups()
+        self.groups = self.engine.groups = self._groups()
+        self._wait_for_ranks()
         self.engine.open()
+
+    def _close_groups(self) -> None:
+        for ranks, _ in self.groups.all():
+            ranks.close()
 
     def _compare(self, judges: list[Any]) -> None:
         """Everyone who needs no model under training: whoever has other plugins is named before one is loaded."""
@@ -67,7 +74,7 @@ class Cast:
     def _sampler(self, run: dict[str, Any], inputs: Inputs) -> RaySampler:
         rollout = self.config.rollout
         return RaySampler(
-            self.placement.options("rollout"),
+            self._rollout_options(),
             (run, str(inputs.path), inputs.longest),
             group=rollout.n_samples_per_prompt,
             whole=rollout.engine == "hf" and self.config.trainer.mode != "async",
@@ -76,11 +83,26 @@ class Cast:
             timeout=self.settings.timeout,
         )
 
-    def _engine(self, undo: ExitStack) -> RankedEngine:
+    def _rollout_options(self) -> list[dict[str, Any]]:
+        """With the GPUs of the ranks that an engine shares them with, where it does."""
+        if not self.settings.resources.rollout.colocated:
+            return self.placement.options("rollout")
+        actor = self.groups.actor
+        assert isinstance(actor, RayRanks)
+        devices, size = actor.devices(self.patience), self.config.rollout.tensor_parallel_size
+        count = self.settings.resources.rollout.actors
+        shares = [shared_gpus(devices[number * size : (number + 1) * size]) for number in range(count)]
+        return self.placement.options("rollout", shares)
+
+    def _engine(self) -> RankedEngine:
+        self._wait_for_ranks()
         kind = MegatronEngine if self.config.trainer.engine == "megatron" else RankedEngine
-        engine = kind(self.setting, self.tokenizer, self._groups())
-        undo.callback(engine.close)
-        return engine
+        return kind(self.setting, self.tokenizer, self.groups)
+
+    def _wait_for_ranks(self) -> None:
+        for ranks, _ in self.groups.all():
+            assert isinstance(ranks, RayRanks)
+            ranks.ready(self.patience)
 
     def _groups(self) -> Groups:
         roles = [role for role in ("critic", "reference", "teacher") if self.placement.options(role)]

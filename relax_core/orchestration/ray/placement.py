@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,10 +30,13 @@ class Placement:
             remove_placement_group(self._group)
             raise RunError(self._shortage(), who="ray", fix="make room in the cluster, or raise topology.start_timeout")
 
-    def options(self, role: str, env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """What Ray is asked for, for each actor of a role; nothing for a role that has none of its own."""
+    def options(self, role: str, env: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]]:
+        """What Ray is asked for, for each actor of a role; nothing for a role that has none of its own.
+
+        `env` are variables of each actor, beside those of the role.
+        """
         actors = [actor for each in self.plan.roles if each.name == role for actor in each.actors]
-        return [self._option(actor, role, env or {}) for actor in actors]
+        return [self._option(actor, role, own) for actor, own in zip(actors, env or [{}] * len(actors), strict=True)]
 
     def close(self) -> None:
         """Give the bundles back."""
@@ -63,7 +66,7 @@ class Placement:
         return f"{cpus:g} CPUs and {gpus:g} GPUs were not given in {self.settings.start_timeout:g} s; {free}"
 
 
-def shared_gpus(gpus: Iterator[str]) -> dict[str, str]:
+def shared_gpus(gpus: Sequence[str]) -> dict[str, str]:
     """The variables with which an engine finds the GPUs that it shares with ranks of the actor."""
     named = ",".join(gpus)
     return {SHARED_GPUS: "1", "CUDA_VISIBLE_DEVICES": named} if named else {}

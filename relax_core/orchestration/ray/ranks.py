@@ -29,6 +29,10 @@ class RankActor:
             probe.bind((host, 0))
             return f"tcp://{host}:{probe.getsockname()[1]}"
 
+    def devices(self) -> list[str]:
+        """The GPUs that Ray gave to this process, on its node."""
+        return [str(each) for each in ray.get_gpu_ids()]
+
     def begin(self, engine: str, **place: Any) -> int:
         """Start the worker; gives the process's number."""
         if engine == "megatron":
@@ -53,7 +57,7 @@ class RankActor:
 
 
 class RayRanks:
-    """A rank for each of `options` (what Ray is asked for), which are in a layout of these `sizes`."""
+    """A rank for each of `options` (what Ray is asked for), in a layout of these `sizes`; `ready` waits until they are."""
 
     def __init__(
         self,
@@ -66,7 +70,16 @@ class RayRanks:
         self.name, self.timeout = name, settings.timeout
         actor = ray.remote(RankActor)
         self.actors = [actor.options(**each).remote() for each in options]
-        self.pids = self._begin(engine, sizes, settings.start_timeout)
+        self._begun = self._begin(engine, sizes, settings.start_timeout)
+
+    def ready(self, timeout: float) -> list[int]:
+        """Wait for the ranks: the numbers of their processes."""
+        return gather(self._begun, "start", timeout)
+
+    def devices(self, timeout: float) -> list[str]:
+        """The GPUs of all ranks, in their order."""
+        asked = {actor.devices.remote(): self._who(i) for i, actor in enumerate(self.actors)}
+        return [device for devices in gather(asked, "start", timeout) for device in devices]
 
     def call(self, command: str, **arguments: Any) -> list[Any]:
         """Every rank's answer to a command, in the order of ranks."""
@@ -95,13 +108,14 @@ class RayRanks:
         for actor in self.actors:
             ray.kill(actor)
 
-    def _begin(self, engine: str, sizes: Mapping[str, int], timeout: float) -> list[int]:
+    def _begin(self, engine: str, sizes: Mapping[str, int], timeout: float) -> dict[Any, str]:
         world, first = len(self.actors), self.actors[0]
         meeting = gather({first.meeting.remote(): self._who(0)}, "start", timeout)[0]
         places = [{"rank": i, "world": world, "meeting": meeting, "sizes": dict(sizes)} for i in range(world)]
-        begun = {actor.begin.remote(engine, **place): self._who(place["rank"])
-                 for actor, place in zip(self.actors, places, strict=True)}  # fmt: skip
-        return gather(begun, "start", timeout)
+        return {
+            actor.begin.remote(engine, **place): self._who(place["rank"])
+            for actor, place in zip(self.actors, places, strict=True)
+        }
 
     def _who(self, number: int) -> str:
         return f"{self.name} {number}"
