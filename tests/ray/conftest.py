@@ -67,7 +67,7 @@ def train(relax, run_file, tmp_path):
 
 
 def lines(run: Path, name: str = "metrics.jsonl") -> list[dict]:
-    return [json.loads(line) for line in (run / name).read_text().splitlines()]
+    return [json.loads(line) for line in (run / name).read_text().split("\n") if line]
 
 
 def assert_same(mine: list[dict], theirs: list[dict], tolerance: float = 1e-5) -> None:

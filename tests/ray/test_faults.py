@@ -1,0 +1,121 @@
+"""Processes of a run that die: it goes on, with the numbers that it would have had, and no prompt is lost or used twice."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.ray.conftest import MEGATRON, ROWS, RUN, assert_same, lines, prompts_of
+
+STEPS = 8
+FLAGS = ("--num-rollout", STEPS, "--save-interval", 2)
+ASYNC = ("--fully-async", "--max-staleness", 2)
+
+
+class Started:
+    """A run in a process of its own, with a cluster of its own."""
+
+    def __init__(self, path: Path, directory: Path, *flags: object) -> None:
+        path.with_name("rows.py").write_text(ROWS)
+        command = [Path(sys.executable).with_name("relax"), "train", path, "--output.dir", directory, *FLAGS, *flags]
+        self.directory = directory
+        self.log = directory.with_suffix(".log").open("w+")
+        self.process = subprocess.Popen(list(map(str, command)), stderr=self.log, cwd=directory.parent)
+
+    def wait_for_step(self, step: int) -> None:
+        while self.process.poll() is None and len(self.steps()) < step:
+            time.sleep(0.02)
+
+    def steps(self) -> list[dict]:
+        return lines(self.directory) if (self.directory / "metrics.jsonl").exists() else []
+
+    def kill(self, actor: str) -> None:
+        """A random one of these actors of this run's cluster."""
+        found = [pid for pid in descendants(self.process.pid) if name_of(pid).startswith(f"ray::{actor}")]
+        if found:
+            os.kill(random.choice(found), signal.SIGKILL)
+
+    def end(self) -> str:
+        code = self.process.wait(240)
+        self.log.seek(0)
+        said = self.log.read()
+        assert code == 0, said
+        assert "Traceback" not in said
+        return said
+
+
+def descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except FileNotFoundError:
+        return ""
+
+
+def assert_each_prompt_once(directory: Path) -> None:
+    """Every step has a batch, and no prompt is in two of them."""
+    used = prompts_of(directory)
+    assert [row["step"] for row in lines(directory)] == list(range(1, STEPS + 1))
+    assert len(used) == len({prompt for _, prompt in used}) == STEPS * 4
+
+
+@pytest.mark.parametrize("actor", ["SamplingActor", "RankActor"])
+def test_an_actor_that_dies_changes_no_number(actor, train, run_file, tmp_path):
+    run = Started(run_file(RUN), tmp_path / "killed")
+    run.wait_for_step(3)
+    run.kill(actor)
+    said = run.end()
+    assert "died during" in said or actor == "SamplingActor"
+    assert_each_prompt_once(tmp_path / "killed")
+    assert_same(lines(tmp_path / "killed"), train("whole", *FLAGS, "--orchestrator", "local"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [(), ASYNC], ids=["sync", "async"])
+@pytest.mark.parametrize("actor", ["SamplingActor", "RankActor"])
+def test_ten_kills_at_random_moments(actor, mode, run_file, tmp_path):
+    """In each mode five runs, of Megatron ranks and a vLLM engine, one process of which is killed at a random moment."""
+    random.seed(f"{actor}{mode}")
+    for number in range(5):
+        directory = tmp_path / f"run{number}"
+        run = Started(run_file(RUN), directory, *MEGATRON, "--data-parallel-size", 2, *mode)
+        run.wait_for_step(random.randrange(1, STEPS - 1))
+        time.sleep(random.random() / 2)
+        run.kill(actor)
+        run.end()
+        assert_each_prompt_once(directory)
+
+
+@pytest.mark.slow
+def test_ten_deaths_of_the_driver(run_file, tmp_path):
+    """No process of the run outlives it; the run goes on from its last checkpoint."""
+    random.seed(7)
+    for number in range(10):
+        directory, mode = tmp_path / f"run{number}", ASYNC if number % 2 else ()
+        run = Started(run_file(RUN), directory, *mode)
+        run.wait_for_step(random.randrange(3, STEPS))
+        time.sleep(random.random() / 5)
+        started = descendants(run.process.pid)
+        run.process.kill()
+        run.process.wait()
+        assert_gone(started)
+        Started(run_file(RUN), directory, *mode, "--resume", directory).end()
+        assert_each_prompt_once(directory)
+
+
+def assert_gone(pids: list[int]) -> None:
+    """Everything but Ray's two agents within 20 s; those ask a dead cluster for a minute, and then leave too."""
+    for seconds, also in ((20, ("Agent",)), (120, ())):
+        deadline = time.monotonic() + seconds
+        while left := [pid for pid in pids if name_of(pid) and not any(each in name_of(pid) for each in also)]:
+            assert time.monotonic() < deadline, [name_of(pid) for pid in left]
+            time.sleep(0.2)
