@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from threading import Lock
 from types import SimpleNamespace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from relax_core.orchestration.continuous import Continuous
@@ -60,8 +60,10 @@ def generation(bound: int, steps: int) -> tuple[Scored, Engine]:
     return Scored(SimpleNamespace(topology=topology, sampler=engine), ()), engine
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(bound=st.integers(0, 3), orders=st.lists(st.integers(0, 99), min_size=200, max_size=200))
+@example(bound=1, orders=[-1] * 200)  # the newest first: the oldest would be late if nobody waited for them
+@example(bound=2, orders=[-1] * 200)
 def test_no_group_is_late_lost_or_used_twice(bound, orders):
     steps, choices = 6, iter(orders)
     run, engine = generation(bound, steps)
