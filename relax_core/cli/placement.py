@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from relax_core.cli.table import aligned
-from relax_core.config import RunConfig
+from relax_core.config import RunConfig, TopologySection
 from relax_core.errors import UsageError
 from relax_core.plan import Cluster, Node, Plan, PlannedRole, placed, plan_of, spread
 from relax_core.rules.engine_facts import this_machine
@@ -30,11 +32,23 @@ def parse(text: str) -> Cluster:
 
 
 def cluster_of(config: RunConfig, assumed: str | None) -> Cluster | None:
-    """Where Ray would place the run; None for a local run, and for a cluster that exists, which has not been asked."""
+    """Where Ray would place the run: on this machine, or on the cluster that it joins; None for a local run."""
     given = None if assumed is None else parse(assumed)
-    if config.topology.orchestrator != "ray":
-        return None
-    return given or (this_machine() if config.topology.address is None else None)
+    if config.topology.orchestrator != "ray" or given is not None:
+        return given if config.topology.orchestrator == "ray" else None
+    return this_machine() if config.topology.address is None else _there(config.topology)
+
+
+@cache
+def _asked_at(address: str) -> Cluster | None:
+    from relax_core.orchestration.ray.cluster import nodes_at
+
+    return Cluster(tuple(Node(cpus, gpus) for cpus, gpus in nodes_at(address)))
+
+
+def _there(topology: TopologySection) -> Cluster | None:
+    """The cluster that exists; None where Ray, which alone can ask it, is not installed (RLX170 says so)."""
+    return _asked_at(str(topology.address)) if find_spec("ray") is not None else None
 
 
 def plan_on(topology: Topology, cluster: Cluster | None) -> Plan | None:

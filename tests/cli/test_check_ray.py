@@ -84,15 +84,6 @@ def test_where_there_is_no_plan_there_is_no_table(relax, run_file, flags):
     assert "ROLE" not in relax("check", run_file(), *flags).out
 
 
-def test_a_cluster_at_an_address_has_no_nodes_on_paper(relax, run_file):
-    result = relax("check", run_file(), *TWO, "--address", "10.0.0.1:6379")
-    assert result.code == 0
-    assert result.out.splitlines()[:2] == ["ROLE        ACTORS  GPUS  CPUS", "actor       2       2     2"]
-    report = json.loads(relax("check", run_file(), *TWO, "--address", "10.0.0.1:6379", "--json").out)
-    assert report["plan"]["cluster"] is None
-    assert {bundle["node"] for bundle in report["plan"]["bundles"]} == {None}
-
-
 def test_an_assumed_cluster_stands_for_the_one_at_an_address(relax, run_file):
     flags = (*TWO, "--address", "10.0.0.1:6379", ON, "nodes=2,gpus=2,cpus=8")
     report = json.loads(relax("check", run_file(), *flags, "--json").out)

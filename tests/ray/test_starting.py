@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.ray.conftest import ROWS, RUN, lines
 
@@ -60,7 +61,7 @@ def test_a_worker_with_another_version_of_a_plugin_is_named(run_file, tmp_path):
 def test_a_cluster_that_is_not_there(run_file, tmp_path):
     path = run_file(RUN)
     path.with_name("rows.py").write_text(ROWS)
-    found = relax("train", path, "--address", "127.0.0.1:1", cwd=tmp_path)
+    found = relax("check", path, "--address", "127.0.0.1:1", cwd=tmp_path)
     assert found.returncode == 3
     assert "topology.address: no Ray cluster at '127.0.0.1:1'" in found.stderr
     assert "Fix: start one with `ray start --head`, or leave topology.address out" in found.stderr
@@ -69,16 +70,27 @@ def test_a_cluster_that_is_not_there(run_file, tmp_path):
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_that_is_full(train, relax, run_file, tmp_path):
-    """The cluster of the tests has 4 CPUs, whatever this machine has; it is joined, and not checked before."""
-    text = RUN.replace("advantages: {cpus: 0.2}", "advantages: {cpus: 4}")
-    path = run_file(text)
+    """The cluster of the tests has 4 CPUs, whatever this machine has; somebody else holds all but a tenth of one."""
+    path = run_file(RUN)
     path.with_name("rows.py").write_text(ROWS)
+    held = ray.util.placement_group([{"CPU": 3.9}])
+    assert held.wait(20)
     found = relax("train", path, "--address", "auto", "--start-timeout", 1)
+    ray.util.remove_placement_group(held)
     assert found.code == 4
     assert found.err.endswith(
-        "ray: 4.4 CPUs and 0 GPUs were not given in 1 s; 4 CPUs and 0 GPUs are free. "
+        "ray: 0.6 CPUs and 0 GPUs were not given in 1 s; 0.1 CPUs and 0 GPUs are free. "
         "Fix: make room in the cluster, or raise topology.start_timeout\n"
     )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_that_exists_is_asked_what_it_has(run_file, relax):
+    path = run_file(RUN.replace("advantages: {cpus: 0.2}", "advantages: {cpus: 4}"))
+    found = relax("check", path, "--address", "auto")
+    assert found.code == 1
+    assert "RLX171" in found.out
+    assert "4 CPUs" in found.out
 
 
 @pytest.mark.usefixtures("cluster")

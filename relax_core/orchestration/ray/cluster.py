@@ -54,6 +54,19 @@ def _reach(address: str) -> None:
         pass
 
 
+def nodes_at(address: str) -> list[tuple[float, float]]:
+    """CPUs and GPUs of each node of a cluster that exists. Raises LoadError where there is none."""
+    topology = TopologySection(address=address)
+    prepare(topology)
+    import ray
+
+    joined = join(topology)
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if joined:
+        leave()
+    return [(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in resources]
+
+
 def leave() -> None:
     """Disconnect; a cluster that `join` started ends."""
     import ray
