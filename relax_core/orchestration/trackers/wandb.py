@@ -29,7 +29,7 @@ class WeightsAndBiases:
             project=os.environ.get("WANDB_PROJECT", "relax"),
             id=run.id,
             name=run.id,
-            dir=str(run.directory),
+            dir=str(run.directory.resolve()),  # its own process has another working directory
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,
             config=dict(run.config),
