@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from relax_core.errors import UsageError
-from relax_core.orchestration.log import warn
+from relax_core.orchestration.log import logged, say, warn
 from relax_core.redaction import redacted, redacted_values
 from relax_core.topology import Violation
 from tests.conftest import EXAMPLES, RUN
@@ -86,6 +86,19 @@ def test_messages(secrets, capsys):
     assert Violation("RLX999", "a", value, "b").message == "RLX999 a: $HF_TOKEN. Fix: b"
     warn(value)
     assert capsys.readouterr().err == "warning: $HF_TOKEN\n"
+
+
+def test_the_log(secrets, tmp_path):
+    with logged(tmp_path / "log.jsonl", "run"):
+        warn(SECRETS["HF_TOKEN"])
+        say("step", note={"a": SECRETS["CLIENT_SECRET"]})
+    with pytest.raises(ValueError, match="0123"), logged(tmp_path / "log.jsonl", "run"):
+        raise ValueError(SECRETS["HF_TOKEN"])
+    text = (tmp_path / "log.jsonl").read_text()
+    assert leaks(text) == []
+    found = [json.loads(line) for line in text.splitlines()]
+    assert (found[0]["message"], found[1]["note"]) == ("$HF_TOKEN", {"a": "$CLIENT_SECRET"})
+    assert found[2]["message"].startswith("ValueError: $HF_TOKEN (")
 
 
 @pytest.fixture

@@ -55,6 +55,17 @@ def test_a_run_that_fails_is_shown_as_such(relax, run_file, tmp_path, store):
     assert the_run(client).info.status == "FAILED"
 
 
+def test_no_secret_of_the_environment_is_told(relax, run_file, tmp_path, store, monkeypatch):
+    uri, client = store
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdef")
+    arguments = ("--model.cache-dir", tmp_path / "hf_0123456789abcdef", "--output.dir", "run")
+    assert relax("train", run_file(RUN), "--mlflow", uri, *arguments).code == 0
+    assert the_run(client).data.params["model.cache_dir"] == f"{tmp_path}/$HF_TOKEN"
+    written = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert len(written) > 100
+    assert [path for path in written if b"hf_0123456789abcdef" in path.read_bytes()] == []
+
+
 def test_a_store_that_there_is_not_is_refused(relax, run_file):
     result = relax("train", run_file(RUN), "--mlflow", "nonsense://here")
     assert result.code == 2

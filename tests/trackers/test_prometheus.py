@@ -77,6 +77,13 @@ def test_the_endpoint_is_gone_when_the_run_is_over(relax, run_file):
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def test_its_socket_is_closed(tmp_path):
+    tracker = Prometheus(0)
+    tracker.begin(TrackedRun("run-1234", tmp_path, {}))
+    tracker.close(failed=False)
+    assert tracker._server.socket.fileno() == -1
+
+
 def test_the_gauges_are_the_newest_values(endpoint):
     tracker, ask = endpoint
     label = {"run": "run-1234"}

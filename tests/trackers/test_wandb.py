@@ -61,3 +61,16 @@ def test_a_run_that_fails_is_shown_as_such(relax, run_file, tmp_path):
     assert relax("train", run_file(RUN), *arguments).code == 4
     (end,) = [each.exit for each in records(tmp_path / "run") if each.WhichOneof("record_type") == "exit"]
     assert end.exit_code == 1
+
+
+def test_no_secret_of_the_environment_is_told(relax, run_file, tmp_path, monkeypatch):
+    secrets = {"HF_TOKEN": "hf_0123456789abcdef", "WANDB_API_KEY": "0f1e2d3c4b5a69788796a5b4c3d2e1f0a1b2c3d4"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    arguments = ("--model.cache-dir", tmp_path / secrets["HF_TOKEN"], "--output.dir", "run")
+    assert relax("train", run_file(RUN), "--wandb", "offline", *arguments).code == 0
+    written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert [path for path in written if any(each.encode() in path.read_bytes() for each in secrets.values())] == []
+    (run,) = [each.run for each in records(tmp_path / "run") if each.WhichOneof("record_type") == "run"]
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert config["model"]["cache_dir"] == f"{tmp_path}/$HF_TOKEN"
