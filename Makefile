@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup vllm megatron demo test test-slow lint format docs clean
+.PHONY: setup vllm megatron demo test test-slow lint format docs lock clean
 
 setup: $(VENV)/.ready
 
@@ -52,6 +52,11 @@ megatron: $(VENV)/.megatron
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# After a change of constraints.txt: the hashes of its versions, from the package index.
+lock: setup
+	$(PIP) uv
+	$(BIN)/python docs/lock.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -340,6 +340,12 @@ class OutputSection(AlgorithmConfig):
     """Steps in a row in which a run shows that it learns nothing before it says so, and what usually causes it."""
     tensorboard: bool = True
     """Write TensorBoard files beside `metrics.jsonl`."""
+    wandb: Literal["online", "offline"] | None = None
+    """Send the metrics to Weights & Biases, or keep them for `wandb sync` in the run directory (extra `wandb`)."""
+    mlflow: str | None = None
+    """MLflow's tracking URI, which the metrics are sent to (extra `mlflow`)."""
+    prometheus_port: int | None = Field(None, ge=0, le=65535)
+    """Port of a Prometheus endpoint on 127.0.0.1; 0 takes a free one and says which (extra `prometheus`)."""
 
 
 class RunConfig(AlgorithmConfig):

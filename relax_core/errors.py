@@ -6,6 +6,8 @@ import traceback
 from difflib import get_close_matches
 from pathlib import Path
 
+from relax_core.redaction import redacted
+
 FOREIGN = (Exception, SystemExit)
 """What code that is not ours may end with: a `sys.exit()` in a plugin is its fault, and ends nothing else."""
 
@@ -23,9 +25,9 @@ class RelaxError(Exception):
 
     @property
     def message(self) -> str:
-        """`who: what. Fix: fix` on one line, without the parts that are empty."""
+        """`who: what. Fix: fix` on one line, without the parts that are empty, and without secrets."""
         head = f"{self.who}: {self.what}" if self.who else self.what
-        return f"{head}. Fix: {self.fix}" if self.fix else head
+        return redacted(f"{head}. Fix: {self.fix}" if self.fix else head)
 
 
 class UsageError(RelaxError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from relax_core.redaction import redacted
+
 if TYPE_CHECKING:
     from relax_core.config import RunConfig
 
@@ -24,7 +26,7 @@ class Violation:
     def message(self) -> str:
         """One line."""
         owner = f" [{self.plugin}]" if self.plugin else ""
-        return f"{self.code}{owner} {self.setting}: {self.problem}. Fix: {self.fix}"
+        return redacted(f"{self.code}{owner} {self.setting}: {self.problem}. Fix: {self.fix}")
 
 
 @dataclass(frozen=True, slots=True)

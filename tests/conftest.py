@@ -15,12 +15,17 @@ import pytest
 from relax_core.cli.app import main
 from relax_core.registry import Registry
 
-EXTRAS = {"megatron": ("megatron.core", "tests/megatron"), "ray": ("ray", "tests/ray")}
-"""What the tests of a directory need: an extra, and a module that is there once it is installed."""
+EXTRAS = {
+    "megatron": ("megatron.core", "tests/megatron"),
+    "mlflow": ("mlflow", "tests/trackers/test_mlflow.py"),
+    "ray": ("ray", "tests/ray"),
+    "wandb": ("wandb", "tests/trackers/test_wandb.py"),
+}
+"""What the tests of a directory or a file need: an extra, and a module that is there once it is installed."""
 
 
 def missing_extras() -> dict[str, str]:
-    """The extras that are not installed, and the directories whose tests need them."""
+    """The extras that are not installed, and the tests that need them."""
     return {name: place for name, (module, place) in EXTRAS.items() if not _has(module)}
 
 

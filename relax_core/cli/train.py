@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,42 +28,47 @@ def train(
     resolved, binding, violations = prepare(run, overrides, plugins)
     if report(violations, sys.stderr):
         sys.exit(FINDINGS)
+    output = resolved.config.output
+    place = claim(output, run.stem) if resume is None else newest_run(output, run.stem, resume)
     with listening() as interruption:
         try:
-            if resume is None:
-                job, directory = _begin(run, resolved, binding)
-            else:
-                job, directory = _go_on(run, resolved, binding, resume, allow_changes)
-            with closing(job), progress(job.step, resolved.config.trainer.num_rollout) as show:
-                finished = job.run(directory, show, lambda: interruption.asked)
-            directory.close()
+            with RunDirectory.open(place, resolved) as directory:
+                checkpoint = None if resume is None else _found(place, resolved, binding, allow_changes)
+                with (
+                    directory.tracked(),
+                    _started(directory, resolved, binding, resume is None, checkpoint) as job,
+                    progress(job.step, resolved.config.trainer.num_rollout) as show,
+                ):
+                    finished = job.run(directory, show, lambda: interruption.asked)
         except KeyboardInterrupt:
             print("stopped at once: nothing was saved after the last checkpoint", file=sys.stderr)
             sys.exit(INTERRUPTED)
-    _say_goodbye(directory.path, job.step, finished)
+    _say_goodbye(place, job.step, finished)
 
 
-def _begin(run: Path, resolved: ResolvedRun, binding: Binding) -> tuple[Run, RunDirectory]:
-    from relax_core.orchestration.start import start
-
-    place = claim(resolved.config.output, run.stem)
-    job = start(resolved, binding)
-    return job, RunDirectory.create(place, resolved, binding)
-
-
-def _go_on(
-    run: Path, resolved: ResolvedRun, binding: Binding, resume: str, allow_changes: bool
-) -> tuple[Run, RunDirectory]:
-    from relax_core.orchestration.start import start
-
-    place = newest_run(resolved.config.output, run.stem, resume)
+def _found(place: Path, resolved: ResolvedRun, binding: Binding, allow_changes: bool) -> Path | None:
+    """The checkpoint to go on from, of a run that may go on as it is asked to."""
     checkpoint = newest_checkpoint(place)
     step = 0 if checkpoint is None else step_of(checkpoint)
     settle_changes(place, step, resolved, binding, allowed=allow_changes)
-    job = start(resolved, binding)
-    if checkpoint is not None:
-        job.resume(checkpoint)
-    return job, RunDirectory.reopen(place, step, resolved.config.output)
+    return checkpoint
+
+
+@contextmanager
+def _started(
+    directory: RunDirectory, resolved: ResolvedRun, binding: Binding, is_new: bool, checkpoint: Path | None
+) -> Iterator[Run]:
+    """A run that is ready for its next step, and its directory too."""
+    from relax_core.orchestration.start import start
+
+    with closing(start(resolved, binding)) as job:
+        if checkpoint is not None:
+            job.resume(checkpoint)
+        if is_new:
+            directory.begin(binding)
+        else:
+            directory.rewind(job.step)
+        yield job
 
 
 def _say_goodbye(directory: Path, step: int, finished: bool) -> None:

@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from relax_core.errors import LoadError, RelaxError, RunError
+from relax_core.orchestration.log import say, warn
 
 MANIFEST, PARTIAL = "manifest.json", ".partial"
 VERSION = 1
@@ -47,6 +47,7 @@ class Checkpoints:
             self._clear()
             problem = f"checkpoint '{final}' cannot be written: {getattr(error, 'strerror', None) or error}"
             raise RunError(problem, who="output.dir", fix="make room there, and go on with --resume") from None
+        say("checkpoint", step=step, path=str(final))
         self._prune()
         return final
 
@@ -55,9 +56,8 @@ class Checkpoints:
         for path in reversed(self.all()):
             if not (damage := damage_of(path)):
                 return path
-            print(f"warning: checkpoint '{path}' is damaged and passed over: {damage}", file=sys.stderr)
-        fix = "name the run directory of a saved run"
-        raise LoadError(f"'{self.directory.parent}' holds no whole checkpoint", who="--resume", fix=fix)
+            warn(f"checkpoint '{path}' is damaged and passed over: {damage}")
+        raise nothing_whole(self.directory.parent)
 
     def newest_or_none(self) -> Path | None:
         """As `newest`; None where there is none at all yet."""
@@ -75,6 +75,12 @@ class Checkpoints:
     def _prune(self) -> None:
         for path in self.all()[: -self.keep] if self.keep else ():
             shutil.rmtree(path, ignore_errors=True)
+
+
+def nothing_whole(run: Path) -> LoadError:
+    """A run directory without a checkpoint to go on from."""
+    fix = "name the run directory of a saved run"
+    return LoadError(f"'{run}' holds no whole checkpoint", who="--resume", fix=fix)
 
 
 def step_of(path: Path) -> int:

@@ -124,11 +124,13 @@ def _train(job: Job, show: Callable[[StepReport], None], interrupted: Callable[[
     from relax_core.orchestration.start import start
 
     place = claim(job.resolved.config.output, job.entry.name)
-    with closing(start(job.resolved, job.binding)) as run:
-        directory = RunDirectory.create(place, job.resolved, job.binding)
-        finished = run.run(directory, show, interrupted)
-    directory.close()
-    return finished
+    with (
+        RunDirectory.open(place, job.resolved) as directory,
+        directory.tracked(),
+        closing(start(job.resolved, job.binding)) as run,
+    ):
+        directory.begin(job.binding)
+        return run.run(directory, show, interrupted)
 
 
 def _resolve(run_file: RunFile, entry: Entry, overrides: Mapping[str, Any], plugins: Sequence[Path]) -> ResolvedRun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,10 @@ from relax_core.conformance.case import TOKEN_FIELDS
 from relax_core.engines.types import Update
 from relax_core.faults import NotFinite
 from relax_core.orchestration.collect import Response
+from relax_core.orchestration.disk import write_whole, writing
+from relax_core.orchestration.log import warn
 from relax_core.orchestration.record import INCIDENTS
+from relax_core.redaction import redacted_values
 from relax_core.reductions import Metrics, mean_of
 
 
@@ -38,18 +40,20 @@ class Incidents:
             told += f". Its batch: relax plugins replay {self._keep(error.batch, step)}"
         if self.config.trainer.on_nonfinite == "stop":
             raise NotFinite(told, error.who, error.lr)
-        print(f"warning: {error.who}: {told}. The update is skipped", file=sys.stderr)
+        warn(f"{error.who}: {told}. The update is skipped")
         metrics = Metrics()
         metrics.put("train/nonfinite_updates", mean_of(1.0))
         return Update(metrics, 0.0, error.lr, applied=False)
 
     def _keep(self, batch: LossBatch, step: int) -> Path:
-        self.directory.mkdir(exist_ok=True)
+        with writing(self.directory):
+            self.directory.mkdir(exist_ok=True)
         path = self.directory / f"step_{step + 1:06d}.json"
-        algorithm = self.config.algorithm.model_dump(mode="json", exclude={"plugins"})
+        algorithm = redacted_values(self.config.algorithm.model_dump(mode="json", exclude={"plugins"}))
         name = algorithm["advantage_estimator"] or ""
         case = {"name": path.stem, "algorithm": name, "config": {"algorithm": algorithm}}
-        path.write_text(json.dumps({**case, "sequences": list(sequences_of(batch, self.fields))}, indent=1) + "\n")
+        sequences = list(sequences_of(batch, self.fields))
+        write_whole(path, json.dumps({**case, "sequences": sequences}, indent=1) + "\n")
         return path
 
 

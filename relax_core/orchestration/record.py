@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
+import re
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import version
 from io import StringIO
@@ -18,42 +20,58 @@ from ruamel.yaml import YAML
 from relax_core.binding import Binding
 from relax_core.config import OutputSection, Reference
 from relax_core.errors import UsageError
-from relax_core.orchestration.checkpoints import Checkpoints
+from relax_core.orchestration.checkpoints import Checkpoints, nothing_whole
+from relax_core.orchestration.disk import write_whole, writing
+from relax_core.orchestration.log import LOG, logged, say, warn
+from relax_core.orchestration.trackers import Trackers, tracking
+from relax_core.orchestration.trackers.types import TrackedRun
+from relax_core.redaction import redacted_values
 from relax_core.runfile import ResolvedRun
 
 METRICS, SAMPLES, TIMINGS, CHECKPOINTS = "metrics.jsonl", "samples.jsonl", "timings.jsonl", "checkpoints"
 RUNS, INCIDENTS = Path("runs"), "incidents"
 CONFIG, RUN = "config.yaml", "run.json"
+LOGGED = ("rollout/reward_mean", "eval/reward_mean", "perf/tokens_per_second")
+"""What the log says of a step; the rest stands in `metrics.jsonl` and `timings.jsonl`."""
 
 
 class RunDirectory:
-    """`config.yaml` (resolved), `run.json`, `metrics.jsonl`, `samples.jsonl`, `timings.jsonl`, TensorBoard, `checkpoints/`.
+    """`config.yaml` (resolved), `run.json`, `metrics.jsonl`, `samples.jsonl`, `timings.jsonl`, `log.jsonl`, `checkpoints/`.
 
-    Everything but the timings is the same for two runs of one seed.
+    Everything but the id in `run.json`, the timings and the log is the same for two runs of one seed.
     """
 
-    def __init__(self, path: Path, output: OutputSection) -> None:
-        self.path = path
-        self.checkpoints = checkpoints_of(path, output.keep_checkpoints)
-        self._board = _board(path) if output.tensorboard else None
+    def __init__(self, path: Path, run_id: str, resolved: ResolvedRun) -> None:
+        self.path, self.id, self._resolved = path, run_id, resolved
+        self.checkpoints = checkpoints_of(path, resolved.config.output.keep_checkpoints)
+        self._trackers = Trackers({})
 
     @classmethod
-    def create(cls, path: Path, resolved: ResolvedRun, binding: Binding) -> RunDirectory:
-        """A directory that `claim` made, with the resolved configuration in it."""
-        write_config(path, resolved)
-        (path / RUN).write_text(json.dumps(_describe(resolved, binding), indent=2) + "\n")
-        (path / METRICS).touch()
-        return cls(path, resolved.config.output)
+    @contextmanager
+    def open(cls, path: Path, resolved: ResolvedRun) -> Iterator[RunDirectory]:
+        """One that `claim` made or `newest_run` found; what is said inside is logged, and how the run ends."""
+        run_id = _id_of(path)
+        with logged(path / LOG, run_id):
+            say("started", directory=str(path), relax=version("relax-rl"), steps=resolved.config.trainer.num_rollout)
+            yield cls(path, run_id, resolved)
 
-    @classmethod
-    def reopen(cls, path: Path, step: int, output: OutputSection) -> RunDirectory:
-        """An existing directory, as it was after `step` steps."""
-        directory = cls(path, output)
-        directory.rewind(step)
-        return directory
+    @contextmanager
+    def tracked(self) -> Iterator[None]:
+        """Inside, the trackers of the run hear of every step too."""
+        run = TrackedRun(self.id, self.path, anchored(self._resolved))
+        with tracking(run, self._resolved.config.output) as self._trackers:
+            yield
+
+    def begin(self, binding: Binding) -> None:
+        """Write what the run is, now that it is about to make its first step."""
+        write_config(self.path, self._resolved)
+        described = {"id": self.id, **_describe(self._resolved, binding)}
+        write_whole(self.path / RUN, json.dumps(described, indent=2) + "\n")
+        write_whole(self.path / METRICS, "")
 
     def rewind(self, step: int) -> None:
         """Take back what was written after `step` steps, a line that was cut off too; after none, everything."""
+        say("rewound", step=step)
         for name in (METRICS, SAMPLES, TIMINGS):
             kept = [record for record in records_of(self.path / name) if step and record["step"] <= step]
             write_whole(self.path / name, "".join(f"{_line(record)}\n" for record in kept))
@@ -70,25 +88,23 @@ class RunDirectory:
         self._append(TIMINGS, {"step": step, **timings})
         for sample in samples:
             self._append(SAMPLES, {"step": step, **sample})
-        if self._board is not None:
-            for name, value in {**metrics, **timings}.items():
-                self._board.add_scalar(name, value, step)
-            self._board.flush()
-
-    def close(self) -> None:
-        """Flush what is open."""
-        if self._board is not None:
-            self._board.close()
+        values = {**metrics, **timings}
+        say("step", step=step, **{name: values[name] for name in LOGGED if name in values})
+        self._trackers.step(step, values)
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(f"{_line(record)}\n")
+        path = self.path / name
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(f"{_line(redacted_values(record))}\n")
 
 
 def newest_run(output: OutputSection, name: str, given: str) -> Path:
     """The run directory to go on with: the one that is given, else `output.dir`, else the newest of this run file."""
     if given or output.dir:
-        return Path(given or str(output.dir))
+        path = Path(given or str(output.dir))
+        if not (path / METRICS).exists():
+            raise nothing_whole(path)
+        return path
     found = sorted(path for path in RUNS.glob(f"{name}-*") if (path / CHECKPOINTS).is_dir())
     if not found:
         fix = f"name the run directory: --resume RUN_DIR, or start one: relax train {name}.yaml"
@@ -127,7 +143,7 @@ def newest_checkpoint(path: Path) -> Path | None:
     checkpoints = checkpoints_of(path)
     if checkpoints.all() or not (path / METRICS).exists():
         return checkpoints.newest()
-    print(f"warning: '{path}' was stopped before its first checkpoint: it begins again", file=sys.stderr)
+    warn(f"'{path}' was stopped before its first checkpoint: it begins again")
     return None
 
 
@@ -156,11 +172,12 @@ def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Whole, or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+def _id_of(path: Path) -> str:
+    """The id of the run in a directory, or a new one: its name, and what no other run of that name has."""
+    try:
+        return str(json.loads((path / RUN).read_text(encoding="utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{re.sub(r'[^A-Za-z0-9._-]', '-', path.resolve().name)}-{secrets.token_hex(4)}"
 
 
 def _describe(resolved: ResolvedRun, binding: Binding) -> dict[str, Any]:
@@ -188,7 +205,7 @@ def write_config(path: Path, resolved: ResolvedRun) -> None:
 
 
 def anchored(resolved: ResolvedRun) -> dict[str, Any]:
-    """The configuration as values, with the files that it names beside the run file named from anywhere."""
+    """The configuration as values without secrets, with the files that it names beside the run file named from anywhere."""
     values = resolved.config.model_dump(mode="json")
     for section, model in resolved.config:
         for name, info in type(model).model_fields.items():
@@ -196,10 +213,5 @@ def anchored(resolved: ResolvedRun) -> dict[str, Any]:
                 file, colon, function = values[section][name].partition(":")
                 if (resolved.base / file).exists():
                     values[section][name] = f"{(resolved.base / file).resolve()}{colon}{function}"
-    return values
-
-
-def _board(path: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(path))
+    without: dict[str, Any] = redacted_values(values)
+    return without

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from pydantic import BaseModel
 from relax_core.binding import Binding
 from relax_core.config import Operational
 from relax_core.errors import UsageError
-from relax_core.orchestration.record import RUN, anchored, described_plugins, write_config, write_whole
+from relax_core.orchestration.disk import write_whole
+from relax_core.orchestration.log import warn
+from relax_core.orchestration.record import RUN, anchored, described_plugins, write_config
 from relax_core.orchestration.runs import read_run
 from relax_core.runfile import ResolvedRun
 
@@ -36,7 +37,7 @@ def settle_changes(path: Path, step: int, resolved: ResolvedRun, binding: Bindin
     described = before.described
     found += differences(described["plugins"], described_plugins(binding), "plugins.")
     for change in found:
-        print(f"warning: changed since the run was begun: {_told(change)}", file=sys.stderr)
+        warn(f"changed since the run was begun: {_told(change)}")
     if found:
         changes = [{"step": step, "setting": setting, "was": old, "is": new} for setting, old, new in found]
         described = described | {

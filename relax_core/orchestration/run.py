@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from relax_core.orchestration.continuous import Continuous
 from relax_core.orchestration.evaluation import Evaluation
 from relax_core.orchestration.generation import Generation, shown
 from relax_core.orchestration.incidents import Incidents
+from relax_core.orchestration.log import say
 from relax_core.orchestration.mismatch import warnings
 from relax_core.orchestration.record import RunDirectory
 from relax_core.orchestration.symptoms import Watch
@@ -65,6 +67,7 @@ class Run:
             if every and self.step % every == 0 and self.step < total:
                 directory.checkpoints.write(self.step, self._write)
         directory.checkpoints.write(self.step, self._write)
+        say("finished" if self.step == total else "stopped", step=self.step)
         return self.step == total
 
     def resume(self, checkpoint: Path) -> int:
@@ -111,6 +114,8 @@ class Run:
         directory.write_step(self.step, values, timings, shown(generated.kept, size, count))
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
         said = [*warnings(self.training.gap, rollout_config), *self.watch.warnings(values)]
+        for warning in said:
+            say("warning", logging.WARNING, step=self.step, message=warning)
         return StepReport(self.step, total, values, speed, said)
 
     def _evaluate_first(self, directory: RunDirectory, on_step: Callable[[StepReport], None]) -> None:

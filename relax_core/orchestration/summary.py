@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from relax_core.orchestration.compare import Entry, Job, Plan
-from relax_core.orchestration.record import read_metrics, write_whole
+from relax_core.orchestration.disk import write_whole
+from relax_core.orchestration.record import read_metrics
 
 VERSION = 1
 REWARD = "rollout/reward_mean"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from relax_core.binding import Binding
 from relax_core.orchestration.checkpoints import step_of
+from relax_core.orchestration.log import warn
 from relax_core.orchestration.ray.assembly import Cast
 from relax_core.orchestration.ray.waiting import Lost
 from relax_core.orchestration.record import RunDirectory
@@ -46,7 +46,7 @@ class RayRun(Run):
     def _go_back(self, directory: RunDirectory, lost: Lost) -> None:
         checkpoint = directory.checkpoints.newest_or_none()
         step = 0 if checkpoint is None else step_of(checkpoint)
-        print(f"warning: {lost.what}; the trainers start again, after step {step}", file=sys.stderr)
+        warn(f"{lost.what}; the trainers start again, after step {step}")
         self.cast.restart_trainers()
         directory.rewind(step)
         if checkpoint is None:

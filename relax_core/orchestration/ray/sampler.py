@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ import ray
 
 from relax_core.engines.job import Origin
 from relax_core.errors import RunError
+from relax_core.orchestration.log import warn
 from relax_core.orchestration.ray.sampling import SamplingActor
 from relax_core.orchestration.ray.waiting import RESUME, Lost, gather, value
 from relax_core.rollout.types import Budget, Completion, SamplingParams
@@ -201,7 +201,7 @@ class RaySampler:
         engine.life, engine.ready = engine.life + 1, False
         if engine.life > self._max_restarts:
             raise lost
-        print(f"warning: {lost.what}; started again, {engine.life} of {self._max_restarts} times", file=sys.stderr)
+        warn(f"{lost.what}; started again, {engine.life} of {self._max_restarts} times")
         ref = self._update(engine) if self._weights[0] else engine.actor.begin.options(max_task_retries=-1).remote()
         engine.calls += 1
         self._running[ref] = _Call((), engine=engine, life=engine.life)
