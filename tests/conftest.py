@@ -15,7 +15,7 @@ import pytest
 from relax_core.cli.app import main
 from relax_core.registry import Registry
 
-EXTRAS = {"megatron": ("megatron.core", "tests/megatron")}
+EXTRAS = {"megatron": ("megatron.core", "tests/megatron"), "ray": ("ray", "tests/ray")}
 """What the tests of a directory need: an extra, and a module that is there once it is installed."""
 
 
