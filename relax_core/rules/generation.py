@@ -151,7 +151,9 @@ def memory_fits(run: Run) -> Iterable[Finding]:
     directory = _directory(run) if _is_vllm(run) and config.trainer.device != "cpu" and is_here else None
     total = gpu_bytes() if directory else None
     if directory and total:
-        trained, frozen = len(roles & {"actor", "critic"}), len(roles & {"reference", "teacher"})
+        trained = len(roles & {"actor", "critic"})
+        # Megatron's ranks keep what is only read in the host's memory.
+        frozen = len(roles & {"reference", "teacher"}) if config.trainer.engine == "torch" else 0
         shards = config.topology.tensor_model_parallel_size * config.topology.pipeline_model_parallel_size
         problem = memory_problem(total, parameters(directory), config.rollout, trained, frozen, shards)
         if problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,11 @@ ASK = "\nReason step by step, and put the final answer in \\boxed{}."
 
 def test_every_recipe_is_for_one_gpu_or_for_eight():
     assert list(RECIPES) == [ONE_GPU, *EIGHT_GPUS]
+
+
+def test_the_readme_lists_every_recipe():
+    listed = re.findall(r"^\| `(\w+)\.yaml` \| (one|8) GPU", (EXAMPLES.parent / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == [(ONE_GPU, "one"), *((name, "8") for name in EIGHT_GPUS)]
 
 
 @pytest.mark.parametrize("name", RECIPES)
