@@ -138,10 +138,12 @@ def memory_problem(
 def beside_the_engine(topology: Topology) -> frozenset[str]:
     """The roles whose models are on the GPUs that the engine samples on."""
     run = topology.run.topology
+    # Megatron's ranks keep what is only read in the host's memory.
+    held = topology.roles - {"reference", "teacher"} if topology.run.trainer.engine == "megatron" else topology.roles
     if run.orchestrator == "local":
-        return topology.roles
+        return held
     apart = {role for role in SHARED if not getattr(run.resources, role).colocated}
-    return topology.roles - apart if run.resources.rollout.colocated else frozenset()
+    return held - apart if run.resources.rollout.colocated else frozenset()
 
 
 @rule("RLX125", "The trainer and the engine fit into the memory of the GPU that they share")
@@ -151,9 +153,7 @@ def memory_fits(run: Run) -> Iterable[Finding]:
     directory = _directory(run) if _is_vllm(run) and config.trainer.device != "cpu" and is_here else None
     total = gpu_bytes() if directory else None
     if directory and total:
-        trained = len(roles & {"actor", "critic"})
-        # Megatron's ranks keep what is only read in the host's memory.
-        frozen = len(roles & {"reference", "teacher"}) if config.trainer.engine == "torch" else 0
+        trained, frozen = len(roles & {"actor", "critic"}), len(roles & {"reference", "teacher"})
         shards = config.topology.tensor_model_parallel_size * config.topology.pipeline_model_parallel_size
         problem = memory_problem(total, parameters(directory), config.rollout, trained, frozen, shards)
         if problem:

@@ -131,15 +131,17 @@ def test_what_does_not_fit_into_a_gpu(weights, fraction, trained, frozen, ranks,
 
 
 @pytest.mark.parametrize(
-    ("resources", "roles"),
+    ("engine", "resources", "roles"),
     [
-        ({}, set()),
-        ({"rollout": {"colocated": True}}, {"actor", "critic", "reference", "rollout"}),
-        ({"rollout": {"colocated": True}, "critic": {"colocated": False}}, {"actor", "reference", "rollout"}),
+        ("torch", {}, set()),
+        ("torch", {"rollout": {"colocated": True}}, {"actor", "critic", "reference", "rollout"}),
+        ("megatron", {"rollout": {"colocated": True}}, {"actor", "critic", "rollout"}),
+        ("megatron", {"rollout": {"colocated": True}, "critic": {"colocated": False}}, {"actor", "rollout"}),
     ],
 )
-def test_whose_models_are_on_the_gpus_of_an_engine_that_ray_places(resources, roles):
-    assert beside_the_engine(topology(roles=("critic", "reference"), resources=resources)) == roles
+def test_whose_models_are_on_the_gpus_of_an_engine_that_ray_places(engine, resources, roles):
+    given = topology(roles=("critic", "reference"), trainer={"engine": engine}, resources=resources)
+    assert beside_the_engine(given) == roles
 
 
 def test_facts_of_a_model_directory(tmp_path):
