@@ -27,12 +27,12 @@ TWO = ONE | {"topology.tensor-model-parallel-size": 2, "sequence-parallel": True
 
 
 @pytest.fixture
-def steps(relax, tmp_path, model_cache):
+def steps(relax, tmp_path, model_cache, cluster):
     """Train a recipe with these flags; the lines of its metrics without the evaluation before the first step."""
 
     def train(name: str, **changes: object) -> list[dict[str, Any]]:
-        flags = tiny(tmp_path, model_cache, **changes)
-        result = relax("train", RECIPES[name], "--output.dir", tmp_path / "run", *flags)
+        flags = tiny(tmp_path, model_cache, **{"address": cluster, "output.dir": tmp_path / "run"}, **changes)
+        result = relax("train", RECIPES[name], *flags)
         assert result.code == 0, result.err
         before, *lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
         assert before["step"] == 0

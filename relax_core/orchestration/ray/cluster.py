@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,6 +11,8 @@ from relax_core.config import TopologySection
 from relax_core.errors import LoadError
 
 LOOPBACK = "127.0.0.1"
+REACH = 5.0
+"""Seconds in which a cluster that is there takes a connection."""
 ALWAYS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """An actor that asks for no GPU is not kept from seeing one, nor told so: a colocated engine is given the actor's."""
 
@@ -31,12 +34,24 @@ def join(topology: TopologySection) -> bool:
         ray.init(include_dashboard=topology.dashboard, dashboard_host=topology.host, **own, **quiet)
         return True
     try:
+        _reach(topology.address)
         ray.init(address=topology.address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         fix = "start one with `ray start --head`, or leave topology.address out"
         problem = f"no Ray cluster at '{topology.address}': {str(error).splitlines()[0]}"
         raise LoadError(problem, who="topology.address", fix=fix) from None
     return True
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for minutes. Raises OSError, or ValueError for what is no address."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        raise ValueError("an address is 'auto' or 'host:port'")
+    with socket.create_connection((host, int(port)), timeout=REACH):
+        pass
 
 
 def leave() -> None:
