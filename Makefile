@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup vllm megatron demo test test-slow lint format docs lock clean
+.PHONY: setup vllm megatron ray demo test test-slow lint format docs lock clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,10 @@ $(VENV)/.megatron: $(VENV)/.ready
 	$(PIP) --editable '.[megatron]'
 	touch $@
 
+$(VENV)/.ray: $(VENV)/.ready
+	$(PIP) --editable '.[ray]'
+	touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
@@ -49,6 +53,8 @@ format: setup
 	$(BIN)/ruff format .
 
 megatron: $(VENV)/.megatron
+
+ray: $(VENV)/.ray
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relax_core.data.references import load_callable, missing_extra
-from relax_core.errors import FOREIGN, LoadError, UsageError, nearest
+from relax_core.errors import FOREIGN, LoadError, RelaxError, UsageError, nearest
 
 if TYPE_CHECKING:
     from relax_core.config import DataSection, PromptOrigin
@@ -121,10 +121,12 @@ def task_rows(task: str, args: dict[str, Any], who: str) -> list[Example]:
 
 
 def source_rows(reference: str, args: dict[str, Any], base: Path, who: str) -> list[Any]:
-    """What the callable returns, as a list."""
+    """What the callable returns, as a list; what it says itself of bad data passes as it is."""
     source = load_callable(reference, who=who, base=base)
     try:
         return list(source(**args))
+    except RelaxError:
+        raise
     except FOREIGN as error:
         what = f"'{reference}' raised {type(error).__name__}: {error}"
         raise LoadError(what, who=who, fix=f"correct the function or {who}_args") from error

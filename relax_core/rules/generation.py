@@ -8,6 +8,7 @@ from pathlib import Path
 from relax_core.config import RolloutSection, RunConfig
 from relax_core.errors import nearest
 from relax_core.rules import Finding, Run, rule, rules_in
+from relax_core.rules.cluster import SHARED
 from relax_core.rules.engine_facts import (
     GPU_DEVICE,
     TAKEN,
@@ -18,7 +19,9 @@ from relax_core.rules.engine_facts import (
     model_config,
     model_place,
     parameters,
+    this_machine,
 )
+from relax_core.topology import Topology
 
 VLLM_ONLY = (
     *("tensor_parallel_size", "gpu_memory_fraction", "dtype", "max_model_len", "separate_process"),
@@ -111,10 +114,15 @@ def _responses(config: RunConfig) -> Iterable[tuple[int, str]]:
         yield config.evaluation.max_new_tokens, "evaluation.max_new_tokens"
 
 
-def memory_problem(total: int, weights: int, rollout: RolloutSection, trained: int, frozen: int) -> Finding | None:
-    """Whether trainer and engine fit on one GPU of `total` bytes; `trained` and `frozen` models of `weights` weights."""
+def memory_problem(
+    total: int, weights: int, rollout: RolloutSection, trained: int, frozen: int, ranks: int = 1
+) -> Finding | None:
+    """Whether trainer and engine fit on one GPU of `total` bytes; `trained` and `frozen` models of `weights` weights.
+
+    `ranks` of the trainer share each of its models.
+    """
     engine = weights * (4 if rollout.dtype == "float32" else 2) // rollout.tensor_parallel_size
-    trainer = weights * (TRAINED_BYTES * trained + 4 * frozen)
+    trainer = weights * (TRAINED_BYTES * trained + 4 * frozen) // ranks
     share, gib = int(rollout.gpu_memory_fraction * total), 2**30
     if engine > share:
         problem = f"{share / gib:.1f} GiB do not hold the engine's weights of {engine / gib:.1f} GiB"
@@ -127,14 +135,27 @@ def memory_problem(total: int, weights: int, rollout: RolloutSection, trained: i
     return None
 
 
+def beside_the_engine(topology: Topology) -> frozenset[str]:
+    """The roles whose models are on the GPUs that the engine samples on."""
+    run = topology.run.topology
+    # Megatron's ranks keep what is only read in the host's memory.
+    held = topology.roles - {"reference", "teacher"} if topology.run.trainer.engine == "megatron" else topology.roles
+    if run.orchestrator == "local":
+        return held
+    apart = {role for role in SHARED if not getattr(run.resources, role).colocated}
+    return held - apart if run.resources.rollout.colocated else frozenset()
+
+
 @rule("RLX125", "The trainer and the engine fit into the memory of the GPU that they share")
 def memory_fits(run: Run) -> Iterable[Finding]:
-    directory = _directory(run) if _is_vllm(run) and run.topology.run.trainer.device != "cpu" else None
+    config, roles = run.topology.run, beside_the_engine(run.topology)
+    is_here = config.topology.orchestrator == "local" or run.cluster == this_machine()
+    directory = _directory(run) if _is_vllm(run) and config.trainer.device != "cpu" and is_here else None
     total = gpu_bytes() if directory else None
     if directory and total:
-        trained = len(run.topology.roles & {"actor", "critic"})
-        frozen = len(run.topology.roles & {"reference", "teacher"})
-        problem = memory_problem(total, parameters(directory), run.topology.run.rollout, trained, frozen)
+        trained, frozen = len(roles & {"actor", "critic"}), len(roles & {"reference", "teacher"})
+        shards = config.topology.tensor_model_parallel_size * config.topology.pipeline_model_parallel_size
+        problem = memory_problem(total, parameters(directory), config.rollout, trained, frozen, shards)
         if problem:
             yield problem
 

@@ -226,6 +226,13 @@ def test_a_source_that_raises(tmp_path: Path) -> None:
     )
 
 
+def test_a_source_that_says_itself_what_is_wrong_is_quoted_as_it_is(tmp_path: Path) -> None:
+    lines = ["from relax_core.errors import LoadError", "def rows():"]
+    lines += ["    raise LoadError('no rows today', who='rows.py', fix='come back tomorrow')"]
+    (tmp_path / "rows.py").write_text("\n".join(lines))
+    assert failure(DataSection(source="rows.py:rows"), tmp_path) == "rows.py: no rows today. Fix: come back tomorrow"
+
+
 # Tokens
 
 

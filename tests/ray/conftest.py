@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ prepare(TopologySection())
 import ray  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+collect_ignore = [] if find_spec("vllm") and find_spec("megatron") else ["test_recipe_runs.py"]
 
 RUN = f"""
 model: {{path: "{EXAMPLES}/tiny_model.py:build", cache_dir: CACHE}}

@@ -10,8 +10,9 @@ from safetensors.torch import save_file
 
 from relax_core.config import RolloutSection
 from relax_core.rules.engine_facts import known_ids, model_config, parameters
-from relax_core.rules.generation import distribution_problem, memory_problem
+from relax_core.rules.generation import beside_the_engine, distribution_problem, memory_problem
 from tests.conftest import EXAMPLES
+from tests.test_plan import topology
 
 VLLM = ("--rollout.engine", "vllm")
 RUN = f"""
@@ -112,18 +113,35 @@ def test_the_distribution_is_that_of_the_platform(found, device, has_gpu, expect
 
 
 @pytest.mark.parametrize(
-    ("weights", "fraction", "trained", "frozen", "problem", "fix"),
+    ("weights", "fraction", "trained", "frozen", "ranks", "problem", "fix"),
     [
-        (10**9, 0.4, 1, 1, None, None),
-        (2 * 10**9, 0.7, 1, 0, "the trainer's 29.8 GiB leave 63% of the GPU's 80.0 GiB", "write 0.63 or less"),
-        (6 * 10**9, 0.4, 1, 0, "the trainer's 89.4 GiB leave 0% of the GPU's 80.0 GiB",
+        (10**9, 0.4, 1, 1, 1, None, None),
+        (2 * 10**9, 0.7, 1, 0, 1, "the trainer's 29.8 GiB leave 63% of the GPU's 80.0 GiB", "write 0.63 or less"),
+        (6 * 10**9, 0.4, 1, 0, 1, "the trainer's 89.4 GiB leave 0% of the GPU's 80.0 GiB",
          "take a smaller model or a larger GPU"),
-        (4 * 10**9, 0.05, 1, 0, "4.0 GiB do not hold the engine's weights of 7.5 GiB", "write more than 0.09"),
+        (6 * 10**9, 0.4, 1, 0, 2, None, None),
+        (6 * 10**9, 0.4, 1, 1, 2, "the trainer's 55.9 GiB leave 30% of the GPU's 80.0 GiB", "write 0.30 or less"),
+        (6 * 10**9, 0.9, 0, 0, 1, None, None),
+        (4 * 10**9, 0.05, 1, 0, 1, "4.0 GiB do not hold the engine's weights of 7.5 GiB", "write more than 0.09"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_into_a_gpu(weights, fraction, trained, frozen, problem, fix):
-    found = memory_problem(80 * 2**30, weights, RolloutSection(gpu_memory_fraction=fraction), trained, frozen)
+def test_what_does_not_fit_into_a_gpu(weights, fraction, trained, frozen, ranks, problem, fix):
+    found = memory_problem(80 * 2**30, weights, RolloutSection(gpu_memory_fraction=fraction), trained, frozen, ranks)
     assert found == (problem and ("rollout.gpu_memory_fraction", problem, fix))
+
+
+@pytest.mark.parametrize(
+    ("engine", "resources", "roles"),
+    [
+        ("torch", {}, set()),
+        ("torch", {"rollout": {"colocated": True}}, {"actor", "critic", "reference", "rollout"}),
+        ("megatron", {"rollout": {"colocated": True}}, {"actor", "critic", "rollout"}),
+        ("megatron", {"rollout": {"colocated": True}, "critic": {"colocated": False}}, {"actor", "rollout"}),
+    ],
+)
+def test_whose_models_are_on_the_gpus_of_an_engine_that_ray_places(engine, resources, roles):
+    given = topology(roles=("critic", "reference"), trainer={"engine": engine}, resources=resources)
+    assert beside_the_engine(given) == roles
 
 
 def test_facts_of_a_model_directory(tmp_path):
