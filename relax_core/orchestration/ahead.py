@@ -39,6 +39,7 @@ class Ahead(Generation):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
+        self.before_new_weights()  # it would go on changing what is restored
         super().restore(state)
         self._next = None
         if state.get("ahead") is not None:

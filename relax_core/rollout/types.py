@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from relax_core.errors import RunError
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -92,6 +94,10 @@ class ContinuousEngine(RolloutEngine, Protocol):
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, place: int) -> Future[list[Completion]]:
         """`params.n` completions of one prompt, when they are there."""
+
+
+class EngineEnded(RunError):
+    """A process of the engine's own has ended: this engine samples no more, a new one may."""
 
 
 class PartialRolloutEngine(RolloutEngine, Protocol):

@@ -34,11 +34,10 @@ class Started:
     def steps(self) -> list[dict]:
         return lines(self.directory) if (self.directory / "metrics.jsonl").exists() else []
 
-    def kill(self, actor: str) -> None:
-        """A random one of these actors of this run's cluster."""
-        found = [pid for pid in descendants(self.process.pid) if name_of(pid).startswith(f"ray::{actor}")]
-        if found:
-            os.kill(random.choice(found), signal.SIGKILL)
+    def kill(self, name: str) -> None:
+        """A random process of this name among those of the run."""
+        found = [pid for pid in descendants(self.process.pid) if name_of(pid).startswith(name)]
+        os.kill(random.choice(found), signal.SIGKILL)
 
     def end(self) -> str:
         code = self.process.wait(240)
@@ -72,7 +71,7 @@ def assert_each_prompt_once(directory: Path) -> None:
 def test_an_actor_that_dies_changes_no_number(actor, train, run_file, tmp_path):
     run = Started(run_file(RUN), tmp_path / "killed")
     run.wait_for_step(3)
-    run.kill(actor)
+    run.kill(f"ray::{actor}")
     said = run.end()
     assert "died during" in said or actor == "SamplingActor"
     assert_each_prompt_once(tmp_path / "killed")
@@ -88,34 +87,46 @@ def test_ten_kills_at_random_moments(actor, mode, run_file, tmp_path):
     for number in range(5):
         directory = tmp_path / f"run{number}"
         run = Started(run_file(RUN), directory, *MEGATRON, "--data-parallel-size", 2, *mode)
-        run.wait_for_step(random.randrange(1, STEPS - 1))
+        run.wait_for_step(random.randrange(1, STEPS - 3))
         time.sleep(random.random() / 2)
-        run.kill(actor)
+        run.kill(f"ray::{actor}")
         run.end()
         assert_each_prompt_once(directory)
+
+
+@pytest.mark.slow
+def test_an_engine_whose_own_process_dies_is_started_again(train, run_file, tmp_path):
+    engine = ("--rollout.engine", "vllm", "--separate-process", "true")
+    run = Started(run_file(RUN), tmp_path / "killed", *engine)
+    run.wait_for_step(3)
+    run.kill("VLLM::EngineCore")
+    run.end()
+    assert_each_prompt_once(tmp_path / "killed")
 
 
 @pytest.mark.slow
 def test_ten_deaths_of_the_driver(run_file, tmp_path):
     """No process of the run outlives it; the run goes on from its last checkpoint."""
     random.seed(7)
+    all_started: list[int] = []
     for number in range(10):
         directory, mode = tmp_path / f"run{number}", ASYNC if number % 2 else ()
         run = Started(run_file(RUN), directory, *mode)
-        run.wait_for_step(random.randrange(3, STEPS))
+        run.wait_for_step(random.randrange(2, STEPS - 2))
         time.sleep(random.random() / 5)
         started = descendants(run.process.pid)
         run.process.kill()
         run.process.wait()
-        assert_gone(started)
+        assert_gone(started, 20, but="Agent")
+        all_started += started
         Started(run_file(RUN), directory, *mode, "--resume", directory).end()
         assert_each_prompt_once(directory)
+    # Ray's two agents ask a cluster that is dead for a minute, and then leave too.
+    assert_gone(all_started, 150)
 
 
-def assert_gone(pids: list[int]) -> None:
-    """Everything but Ray's two agents within 20 s; those ask a dead cluster for a minute, and then leave too."""
-    for seconds, also in ((20, ("Agent",)), (120, ())):
-        deadline = time.monotonic() + seconds
-        while left := [pid for pid in pids if name_of(pid) and not any(each in name_of(pid) for each in also)]:
-            assert time.monotonic() < deadline, [name_of(pid) for pid in left]
-            time.sleep(0.2)
+def assert_gone(pids: list[int], seconds: float, but: str = "nothing") -> None:
+    deadline = time.monotonic() + seconds
+    while left := [name_of(pid) for pid in pids if name_of(pid) and but not in name_of(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)

@@ -46,7 +46,9 @@ def test_a_hybrid_run_is_one_rollout_ahead_and_resumes_to_the_same_numbers(train
 
 
 def test_two_engines_and_a_reference_in_its_own_process_change_no_number(train):
-    reference = ("--algorithm.ref_kl.enable", "true", "--ref-load", RUN_MODEL)
+    """Nor of an evaluation."""
+    held_out = ("--eval-interval", 2, "--evaluation.source", f"{EXAMPLES}/tiny_task.py:examples")
+    reference = ("--algorithm.ref_kl.enable", "true", "--ref-load", RUN_MODEL, *held_out)
     apart = ("--topology.resources.rollout.actors", 2, "--topology.resources.reference.colocated", "false",
              "--topology.resources.reference.cpus", 0.2)  # fmt: skip
     assert_same(train("ray", *reference, *apart), train("local", *reference, *LOCAL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,7 +17,7 @@ from relax_core.engines.hf_model import load_model, load_skeleton, load_tokenize
 from relax_core.engines.job import Origin, bound, origins
 from relax_core.engines.placement import placement
 from relax_core.rollout.factory import rollout_engine
-from relax_core.rollout.types import Budget, Completion, SamplingParams
+from relax_core.rollout.types import Budget, Completion, EngineEnded, SamplingParams
 
 
 class SamplingActor:
@@ -50,7 +50,7 @@ class SamplingActor:
         places: Sequence[int],
     ) -> list[list[Completion]]:
         """As a `RolloutEngine`'s `generate`, or a `PartialRolloutEngine`'s `proceed` where something was begun or is bounded."""
-        with self._turn:
+        with self._turn, _or_ended():
             if budget == Budget() and not any(begun):
                 completions: list[list[Completion]] = self.engine.generate(prompts, params, places)
             else:
@@ -59,7 +59,7 @@ class SamplingActor:
 
     def update(self, weights: Sequence[Any], version: int) -> None:
         """Take the weights that lie in the cluster under these references, one after another."""
-        with self._turn:
+        with self._turn, _or_ended():
             self.engine.update_weights(_fetched(weights), version)
 
     def sleep(self) -> None:
@@ -70,6 +70,15 @@ class SamplingActor:
     def close(self) -> None:
         """Release what the engine holds."""
         self.engine.close()
+
+
+@contextmanager
+def _or_ended() -> Iterator[None]:
+    """An engine whose own process is gone is of no use: this one ends too, and Ray starts another."""
+    try:
+        yield
+    except EngineEnded:
+        os._exit(1)
 
 
 def _fetched(weights: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:

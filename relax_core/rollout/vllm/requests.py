@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import random
 
-from relax_core.errors import RunError
 from relax_core.rollout.vllm.rows import Row
 
 
@@ -65,7 +64,7 @@ class Requests:
 
     def _left(self, mine: Mapping[str, Row]) -> bool:
         if self._failure is not None:
-            raise RunError(str(self._failure), who="vLLM engine") from self._failure
+            raise self._failure
         return not mine.keys().isdisjoint(self._rows)
 
     def _take_turn(self, mine: Mapping[str, Row]) -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from relax_core.errors import LoadError, RelaxError, RunError
+from relax_core.rollout.types import EngineEnded
 from relax_core.rollout.vllm.arguments import VLLMSettings, engine_arguments, head_size
 from relax_core.rollout.vllm.environment import starting
 from relax_core.rollout.vllm.update import WHO
@@ -60,7 +61,7 @@ def alive(what: str) -> Iterator[None]:
         raise
     except EngineDeadError:
         fix = f"look for a process that was killed, for its memory perhaps; then {RESUME}"
-        raise RunError(f"its process ended during {what}", who=WHO, fix=fix) from None
+        raise EngineEnded(f"its process ended during {what}", who=WHO, fix=fix) from None
     except Exception as error:
         raise RunError(f"{what} failed: {_reason(error)}", who=WHO, fix=RESUME) from error
 
