@@ -35,6 +35,7 @@ class SamplingActor:
             model.to(device)
         tokenizer = load_tokenizer(place, who="model.path", trust_remote_code=trust)
         self.engine: Any = rollout_engine(self.config, model, tokenizer, place, longest, device.type)
+        self._updating, self._number = Lock(), 0
         self._turn: Any = nullcontext() if self.config.rollout.engine == "vllm" else Lock()
 
     def begin(self) -> tuple[dict[str, Origin], int]:
@@ -57,10 +58,12 @@ class SamplingActor:
                 completions = self.engine.proceed(prompts, begun, params, budget, places)
             return completions
 
-    def update(self, weights: Sequence[Any], version: int) -> None:
-        """Take the weights that lie in the cluster under these references, one after another."""
-        with self._turn, _or_ended():
-            self.engine.update_weights(_fetched(weights), version)
+    def update(self, weights: Sequence[Any], version: int, number: int) -> None:
+        """Take the weights that lie in the cluster under these references, unless later ones (by `number`) have come."""
+        with self._turn, self._updating, _or_ended():
+            if number > self._number:
+                self.engine.update_weights(_fetched(weights), version)
+                self._number = number
 
     def sleep(self) -> None:
         """Give memory back until the next update, where the platform can."""
