@@ -63,7 +63,7 @@ BROKEN = [
      "the weights change, by itself. write partial_rollout: false, or trainer.mode: sync"),
     ((*RAY, *PARTIAL, "--hybrid"), "RLX179", "error: rollout.partial_rollout: mode 'hybrid' finishes the responses of every "
      "rollout. write partial_rollout: false, or trainer.mode: sync"),
-    ((*RAY, "--use-dynamic-global-batch-size"), "RLX111", "error: trainer.use_dynamic_global_batch_size: a synchronous "
+    ((*RAY, "--use-dynamic-global-batch-size"), "RLX115", "error: trainer.use_dynamic_global_batch_size: a synchronous "
      "rollout always has all its sequences. write use_dynamic_global_batch_size: false"),
 ]  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_the_local_orchestrator_alone_is_synchronous(findings, flags, refused):
 
 
 def test_a_partial_rollout_has_updates_of_any_size(findings):
-    assert "RLX111" not in findings(*RAY, *PARTIAL)
+    assert "RLX115" not in findings(*RAY, *PARTIAL)
 
 
 def test_without_the_extra_the_run_says_how_to_install_it(run_file):
