@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ray.conftest import MEGATRON, ROWS, RUN, assert_same, lines, prompts_of
+from tests.ray.processes import descendants, name_of
 
 STEPS = 8
 FLAGS = ("--num-rollout", STEPS, "--save-interval", 2)
@@ -46,18 +47,6 @@ class Started:
         assert code == 0, said
         assert "Traceback" not in said
         return said
-
-
-def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [each for child in map(int, children) for each in (child, *descendants(child))]
-
-
-def name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except FileNotFoundError:
-        return ""
 
 
 def assert_each_prompt_once(directory: Path) -> None:

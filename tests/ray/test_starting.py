@@ -10,6 +10,7 @@ import pytest
 import ray
 
 from tests.ray.conftest import ROWS, RUN, lines
+from tests.ray.processes import descendants, sockets_of
 
 PLUGIN = """
     from relax import AlgorithmSpec, Loss, PolicyLoss, hookimpl
@@ -127,3 +128,16 @@ def test_a_plugin_file_travels_and_its_dropped_groups_are_replaced(train, plugin
         kept.setdefault((row["step"], row["id"]), []).append(row["tokens"])
     assert all(sum(tokens) % 2 == 1 for tokens in kept.values())
     assert len({prompt for _, prompt in kept}) == len(kept)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_every_port_of_a_cluster_of_ones_own_is_on_the_loopback_interface():
+    mine = sockets_of(os.getpid(), *descendants(os.getpid()))
+    listening = {
+        line.split()[1].partition(":")[0]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and line.split()[9] in mine
+    }
+    assert listening
+    assert all(address.endswith("0100007F") for address in listening), listening
