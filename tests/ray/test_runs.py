@@ -3,6 +3,7 @@
 import pytest
 
 from tests.ray.conftest import EXAMPLES, MEGATRON, assert_same, lines, prompts_of
+from tests.vllm.test_runs import PARTIAL
 
 pytestmark = pytest.mark.usefixtures("cluster")
 RUN_MODEL = f"{EXAMPLES}/tiny_model.py:build"
@@ -63,3 +64,11 @@ def test_a_critic_in_its_own_process_is_trained_in_step(train, tmp_path):
     whole = train("local", *flags, *LOCAL, "--num-rollout", 4)
     assert_same(mine, whole[:3])
     assert_same(train("ray", *flags, *apart, "--num-rollout", 4, "--resume", tmp_path / "ray"), whole)
+
+
+@pytest.mark.slow
+def test_a_partial_rollout_leaves_what_the_local_one_leaves(train):
+    flags = (*PARTIAL, "--num-rollout", 4)
+    found = train("ray", *flags)
+    assert max(row["rollout/staleness_max"] for row in found) > 0
+    assert_same(found, train("local", *flags, *LOCAL))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
+
 import pytest
 import torch
 
@@ -115,3 +120,34 @@ def test_a_part_of_a_fused_weight_is_not_enough(qwen3):
     layers = "model.layers.0.self_attn.qkv_proj, model.layers.1.self_attn.qkv_proj"
     assert str(caught.value) == f"vLLM engine: the update left as they were {layers}. {SEND_ALL}"
     qwen3.publish()
+
+
+def test_responses_that_are_under_way_go_on_with_new_weights(pair, monkeypatch):
+    """Asked for before an update and in the middle of one: each token has the version that sampled it, and its log-prob."""
+    engine, before = pair.engine, pair.engine.version
+    monkeypatch.setattr(engine, "settings", replace(engine.settings, in_flight=True))
+    pair.change()
+    pair.version = before + 1
+    weights = [(name, tensor.detach()) for name, tensor in pair.model.named_parameters()]
+    params, asked = SamplingParams(n=4, max_new_tokens=64, seed=3), Event()
+
+    def trickle():
+        yield weights[0]
+        asked.wait(20)
+        yield from weights[1:]
+
+    with ThreadPoolExecutor() as threads:
+        early = threads.submit(engine.generate, PROMPTS, params)
+        while not engine._requests.any_open:
+            time.sleep(0.001)
+        update = threads.submit(engine.update_weights, trickle(), before + 1)
+        time.sleep(0.2)
+        late = threads.submit(engine.generate, PROMPTS, params, range(100, 100 + len(PROMPTS)))
+        time.sleep(0.2)
+        asked.set()
+        update.result(60)
+        first, second = early.result(60), late.result(60)
+    assert {version for group in second for each in group for version in each.versions} == {before + 1}
+    versions = [each.versions for group in first for each in group]
+    assert all(each == sorted(each) and set(each) <= {before, before + 1} for each in versions)
+    assert pair.gap(PROMPTS, second, 1.0) < 1e-4

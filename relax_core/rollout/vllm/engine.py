@@ -75,15 +75,14 @@ class VLLMEngine:
         Raises RunError when anything is missing, does not fit or did not arrive; the engine generates no more then.
         """
         self._refuse(ABANDONED)
-        with self._requests.between_steps(), alive("a weight update"):
-            asleep, self._unusable = self._unusable == ASLEEP, ABANDONED
-            if asleep:
-                self._engine.wake_up(["weights"])
-            self._send(fitting(weights, self.settings.shapes))
-            if asleep:
-                self._engine.wake_up(["kv_cache"])
-            if not self._engine.reset_prefix_cache(reset_running_requests=self._requests.any_open):
-                raise RunError("the prefix cache could not be reset", who=WHO, fix="let every request end first")
+        with self._requests.between_steps():
+            try:
+                with alive("a weight update"):
+                    self._renew(weights)
+            except BaseException as error:
+                self._unusable = ABANDONED
+                self._requests.fail(error)
+                raise
             self.version, self._unusable = version, ""
 
     def sleep(self) -> None:
@@ -107,6 +106,16 @@ class VLLMEngine:
 
             cleanup_dist_env_and_memory()
         del self._engine
+
+    def _renew(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        asleep = self._unusable == ASLEEP
+        if asleep:
+            self._engine.wake_up(["weights"])
+        self._send(fitting(weights, self.settings.shapes))
+        if asleep:
+            self._engine.wake_up(["kv_cache"])
+        if not self._engine.reset_prefix_cache(reset_running_requests=self._requests.any_open):
+            raise RunError("the prefix cache could not be reset", who=WHO, fix="let every request end first")
 
     def _refuse(self, *reasons: str) -> None:
         if self._unusable in reasons:

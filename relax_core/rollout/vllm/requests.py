@@ -9,6 +9,7 @@ from itertools import count
 from threading import Condition
 from typing import Any
 
+import torch
 from torch import random
 
 from relax_core.rollout.vllm.rows import Row
@@ -19,6 +20,7 @@ class Requests:
 
     def __init__(self, engine: Any, version: Callable[[], int]) -> None:
         self._engine, self._version = engine, version
+        self._threads = torch.get_num_threads()
         self._rows: dict[str, Row] = {}
         self._new: list[tuple[str, Row, Any]] = []
         self._names = map(str, count())
@@ -33,6 +35,7 @@ class Requests:
 
     def run(self, rows: Sequence[Row], requests: Sequence[Any], seconds: float | None) -> None:
         """Have the engine answer each row's request to its end, or for so many seconds; raises what stops the engine."""
+        self._settle_in()
         until = None if seconds is None else time.monotonic() + seconds
         mine = {next(self._names): row for row in rows}
         with self._changed:
@@ -45,7 +48,7 @@ class Requests:
                 try:
                     self._step()
                 except BaseException as error:
-                    self._failure = error
+                    self.fail(error)
                     raise
                 finally:
                     self._end_turn()
@@ -53,6 +56,7 @@ class Requests:
     @contextmanager
     def between_steps(self) -> Iterator[None]:
         """Nothing is sampled inside the block; requests that are open wait."""
+        self._settle_in()
         with self._changed:
             self._wanted += 1
             self._changed.wait_for(lambda: not self._busy)
@@ -61,6 +65,15 @@ class Requests:
             yield
         finally:
             self._end_turn()
+
+    def fail(self, error: BaseException) -> None:
+        """No step is taken any more; whoever waits for one hears why."""
+        self._failure = error
+
+    def _settle_in(self) -> None:
+        """OpenMP counts threads for each thread apart, and vLLM's kernels want the count that the engine started with."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
 
     def _left(self, mine: Mapping[str, Row]) -> bool:
         if self._failure is not None:
