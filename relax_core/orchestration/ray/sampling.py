@@ -25,8 +25,7 @@ class SamplingActor:
 
     def __init__(self, run: Mapping[str, Any], path: str, longest: int) -> None:
         self.config, self.binding = bound(run)
-        if self.config.trainer.num_threads is not None:
-            torch.set_num_threads(self.config.trainer.num_threads)
+        self._count_threads()
         trust, place = self.config.model.trust_remote_code, Path(path)
         load = load_model if self.config.rollout.engine == "hf" else load_skeleton
         model = load(place, who="model.path", trust_remote_code=trust)
@@ -51,6 +50,7 @@ class SamplingActor:
         places: Sequence[int],
     ) -> list[list[Completion]]:
         """As a `RolloutEngine`'s `generate`, or a `PartialRolloutEngine`'s `proceed` where something was begun or is bounded."""
+        self._count_threads()
         with self._turn, _or_ended():
             if budget == Budget() and not any(begun):
                 completions: list[list[Completion]] = self.engine.generate(prompts, params, places)
@@ -64,6 +64,11 @@ class SamplingActor:
             if number > self._number:
                 self.engine.update_weights(_fetched(weights), version)
                 self._number = number
+
+    def _count_threads(self) -> None:
+        """For the thread that asks: OpenMP counts for each apart."""
+        if self.config.trainer.num_threads is not None:
+            torch.set_num_threads(self.config.trainer.num_threads)
 
     def sleep(self) -> None:
         """Give memory back until the next update, where the platform can."""
