@@ -151,3 +151,21 @@ def test_responses_that_are_under_way_go_on_with_new_weights(pair, monkeypatch):
     versions = [each.versions for group in first for each in group]
     assert all(each == sorted(each) and set(each) <= {before, before + 1} for each in versions)
     assert pair.gap(PROMPTS, second, 1.0) < 1e-4
+
+
+def test_many_threads_get_what_one_gets(pair):
+    """Calls begin and end at all times of a step; each has the samples that it has alone."""
+    params = SamplingParams(n=2, max_new_tokens=12, seed=5, stop_token_ids=tuple(range(4, 60)))
+    alone = pair.engine.generate(PROMPTS * 8, params)
+    with ThreadPoolExecutor(16) as threads:
+        calls = [threads.submit(pair.engine.generate, [prompt], params, [i]) for i, prompt in enumerate(PROMPTS * 8)]
+        together = [call.result(60)[0] for call in calls]
+    assert [[each.token_ids for each in group] for group in together] == [
+        [each.token_ids for each in group] for group in alone
+    ]
+
+
+def test_a_thread_whose_responses_have_ended_takes_no_step_beside_another(pair):
+    requests = pair.engine._requests
+    with requests.between_steps():
+        assert not requests._take_turn({"ended": None})

@@ -83,7 +83,9 @@ class Requests:
     def _take_turn(self, mine: Mapping[str, Row]) -> bool:
         """True when it is this thread that steps; else after something has changed."""
         with self._changed:
-            if (self._busy or self._wanted) and not mine.keys().isdisjoint(self._rows):
+            if mine.keys().isdisjoint(self._rows):
+                return False
+            if self._busy or self._wanted:
                 self._changed.wait()
                 return False
             self._busy = True
