@@ -33,8 +33,19 @@ from relax_core import *
 def algorithm():
     return AlgorithmSpec("counts", "Counts its calls", config=AlgorithmConfig, loss=Loss(supports_context_parallel=True))
 
+class Calls:
+    def __init__(self):
+        self.number = 0
+
+    def state_dict(self):
+        return {"number": self.number}
+
+    def load_state_dict(self, saved):
+        self.number = saved["number"]
+
 @hookimpl
 def policy_loss(batch, context):
+    context.keep("kept", Calls).number += 1
     context.state["calls"] = context.state.get("calls", 0) + 1
     seen = torch.full_like(batch.advantages, context.state["calls"])
     return PolicyLoss(-batch.ratio() * batch.advantages, {"calls": Max(seen)})
@@ -69,7 +80,7 @@ def test_a_plugin_file_is_loaded_by_every_rank_and_its_state_comes_back(dp2, mod
     for step in range(2):
         found = engine.update(TOKENS, batch, runtime, step)
     assert found.metrics.reduce(batch.group)["train/calls"] == 2.0
-    assert runtime.binding.loss.state == {"calls": 2}
+    assert runtime.binding.loss.state == {"calls": 2, "kept": {"number": 2}}
 
 
 def test_another_version_of_a_plugin_in_a_rank_is_refused(model, plugin_file):
