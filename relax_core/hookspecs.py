@@ -66,7 +66,7 @@ def validate_topology(topology: Topology, config: Any, roles: frozenset[str]) ->
 def shape_rewards(rollout: Rollout, config: Any, context: Context) -> Tensor:  # type: ignore[empty-body]
     """Change the rewards before anything else sees them (length penalties). Every active plugin, each on the last one's result.
 
-    Gives rewards [S].
+    Gives rewards [S], finite.
 
         @hookimpl
         def shape_rewards(rollout, config):
