@@ -42,7 +42,7 @@ def pytest_sessionfinish():
 
 def prompts_of(run: Path) -> Counter[str]:
     """How often each prompt was trained on, by its id: once for every step that has it."""
-    rows = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run / "samples.jsonl").read_text().split("\n") if line]
     return Counter(prompt for _, prompt in {(row["step"], row["id"]) for row in rows})
 
 

@@ -13,8 +13,10 @@ from tests.ledger import prompts_of, survived
 @pytest.fixture
 def run(tmp_path):
     """Two responses to each prompt: `a` in the first step, `c` in both."""
-    rows = [{"step": step, "id": prompt} for step, prompt in ((1, "a"), (1, "c"), (2, "c")) for _ in range(2)]
-    (tmp_path / "samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    places, response = ((1, "a"), (1, "c"), (2, "c")), "a line separator:\u2028"
+    rows = [{"step": step, "id": prompt, "response": response} for step, prompt in places for _ in range(2)]
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    (tmp_path / "samples.jsonl").write_text(text, encoding="utf-8")
     return tmp_path
 
 
