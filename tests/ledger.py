@@ -23,7 +23,8 @@ def ledger(request, record_property):
     (what,) = request.node.get_closest_marker("ledger").args
     figures: Counter[str] = Counter()
     yield figures
-    record_property(PROPERTY, {"what": what, **figures})
+    if figures:  # a test whose preparation failed has done nothing
+        record_property(PROPERTY, {"what": what, **figures})
 
 
 def pytest_runtest_logreport(report):
