@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup vllm megatron ray demo test test-slow lint format docs lock clean
+.PHONY: setup vllm megatron ray demo test test-slow reliability lint format docs lock clean
 
 setup: $(VENV)/.ready
 
@@ -47,6 +47,11 @@ test: lint
 
 test-slow: lint $(VENV)/.demo
 	$(BIN)/python -m pytest
+
+# What the tests that break things find, with the extras that are installed, and the table of it.
+reliability: setup
+	RELIABILITY=docs/reliability.json $(BIN)/python -m pytest -m ledger
+	$(BIN)/python docs/generate.py
 
 format: setup
 	$(BIN)/ruff check --fix .

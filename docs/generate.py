@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +132,30 @@ def plugin_rules() -> str:
     return table(("code", "plugin"), sorted(rows))
 
 
+def faults() -> str:
+    """What was done to runs while they ran."""
+    return counted(faults="faults", survived="survived", lost="lost prompts", duplicated="duplicated prompts")
+
+
+def inputs() -> str:
+    """What commands were given to read."""
+    return counted(inputs="inputs tried", tracebacks="tracebacks")
+
+
+def counted(**columns: str) -> str:
+    """The figures of the tests that count these, added up by what they do; a dash for what a test does not count."""
+    found: dict[str, Counter[str]] = {}
+    for test in json.loads((ROOT / "docs" / "reliability.json").read_text()).values():
+        found.setdefault(test.pop("what"), Counter()).update(test)
+    rows = [
+        (what, *(each.get(key, "–") for key in columns))
+        for what, each in sorted(found.items())
+        if each.keys() & columns
+    ]
+    total = [f"**{sum(each[key] for each in found.values())}**" for key in columns]
+    return table(("what", *columns.values()), [*rows, ("**all**", *total)])
+
+
 def paper(reference: str) -> str:
     if reference.startswith("arXiv:"):
         return f"[{reference}](https://arxiv.org/abs/{reference.removeprefix('arXiv:')})"
@@ -153,6 +179,7 @@ GENERATED = {
     "docs/conformance.md": {"checks": entries},
     "docs/configuration.md": {"fields": fields},
     "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
+    "docs/reliability.md": {"faults": faults, "inputs": inputs},
 }
 
 

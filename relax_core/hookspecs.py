@@ -1,8 +1,9 @@
 """The contract, whole: every hook that a plugin may implement, by the phase of a step in which it is called.
 
 A hook names only the arguments that it wants. `config` is the plugin's own section, `context` holds `step`,
-`total_steps`, a seeded `generator`, and a `state` dictionary that is checkpointed. "Chosen" hooks belong to the one
-estimator or loss of the run; the others are called for every active plugin, in the order of their names.
+`total_steps`, a seeded `generator`, and a `state` dictionary that is checkpointed; `context.keep(name, make)` keeps an
+object there that has `state_dict()` and `load_state_dict()`. "Chosen" hooks belong to the one estimator or loss of the
+run; the others are called for every active plugin, in the order of their names.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def validate_topology(topology: Topology, config: Any, roles: frozenset[str]) ->
 def shape_rewards(rollout: Rollout, config: Any, context: Context) -> Tensor:  # type: ignore[empty-body]
     """Change the rewards before anything else sees them (length penalties). Every active plugin, each on the last one's result.
 
-    Gives rewards [S].
+    Gives rewards [S], finite.
 
         @hookimpl
         def shape_rewards(rollout, config):

@@ -86,7 +86,7 @@ class Runtime:
         rollout = rollout.with_values(unshaped_rewards=rollout.rewards)
         for plugin in self.binding.implementing("shape_rewards"):
             rewards = self._tensor(plugin, "shape_rewards", rollout.rewards, rollout=rollout, step=step)
-            rollout = rollout.with_values(rewards=rewards)
+            rollout = rollout.with_values(rewards=_finite(plugin, rewards))
         return rollout
 
     def kept_groups(self, rollout: Rollout, step: int = 0) -> Tensor:
@@ -249,6 +249,15 @@ class Runtime:
         for _, name, role, config in self.binding.roles():
             product *= capability(role, "policy_weight", config) if name == "component" else 1.0
         return product
+
+
+def _finite(plugin: BoundPlugin, rewards: Tensor) -> Tensor:
+    """As they are: one that is no number would take its group out of the run before a loss could tell."""
+    wrong = (~rewards.isfinite()).nonzero().flatten()
+    if len(wrong):
+        problem = f"shape_rewards gave {len(wrong)} rewards that are not finite, first that of sequence {int(wrong[0])}"
+        raise PluginError(problem, who=f"plugin '{plugin.name}'", fix="guard its logarithms, roots and divisions")
+    return rewards
 
 
 def _sum(per_token: Tensor, factor: Tensor, batch: LossBatch) -> Tensor:

@@ -14,6 +14,7 @@ import pytest
 
 from relax_core.cli.app import main
 from relax_core.registry import Registry
+from tests.ledger import ledger, pytest_runtest_logreport, pytest_sessionfinish  # noqa: F401
 
 EXTRAS = {
     "megatron": ("megatron.core", "tests/megatron"),

@@ -18,6 +18,7 @@ from relax_core.packing import plain
 from relax_core.reductions import Metrics
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
+from relax_core.states import plain_states, put_states
 
 ACTOR, CRITIC = "actor", "critic"
 
@@ -195,9 +196,8 @@ def _assembled(answers: list[dict[str, Any] | None], tokens: Tokens) -> list[Ten
 
 def _update(ranks: Ranks, role: str, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
     active = runtime.binding.active
-    states = {each.name: each.state for each in active if each.state}
+    states = plain_states(active)
     answers = ranks.call("update", tokens=_plain(tokens), rollout=plain(rollout), step=step, states=states, role=role)
     (answer,) = [each for each in answers if each is not None]
-    for plugin in active:
-        plugin.state.update(answer["states"].get(plugin.name, {}))
+    put_states(active, answer["states"])
     return Update(Metrics.of(answer["metrics"]), answer["grad_norm"], answer["lr"], answer["applied"])

@@ -16,6 +16,7 @@ from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import Policy, Tokens
 from relax_core.packing import rollout_of
 from relax_core.runtime import Runtime
+from relax_core.states import plain_states, put_states
 
 BUCKET = 2**28
 """Bytes of weights that are sent at once."""
@@ -59,13 +60,11 @@ class TorchWorker:
         self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
     ) -> dict[str, Any]:
         """One optimizer update on a mini-batch; `states` are the plugins' own."""
-        for plugin in self.binding.active:
-            plugin.state.update(states.get(plugin.name, {}))
+        put_states(self.binding.active, states)
         engine = self.trained[role]
         update = engine.update(Tokens(*tokens), rollout_of(rollout, engine.device), self.runtime, step)
         result = {"metrics": update.metrics.plain(), "grad_norm": update.grad_norm, "lr": update.lr}
-        states = {each.name: each.state for each in self.binding.active if each.state}
-        return {**result, "applied": update.applied, "states": states}
+        return {**result, "applied": update.applied, "states": plain_states(self.binding.active)}
 
     def weights(self, role: str) -> Iterator[dict[str, Tensor]]:
         """The weights by name, bucket by bucket."""

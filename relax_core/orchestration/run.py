@@ -25,6 +25,7 @@ from relax_core.orchestration.symptoms import Watch
 from relax_core.orchestration.training import Training
 from relax_core.runfile import ResolvedRun
 from relax_core.spec import SequenceField
+from relax_core.states import plain_states, put_states
 
 LOOP_STATE = "loop.pt"
 GENERATIONS = {"sync": Generation, "hybrid": Ahead, "async": Continuous}
@@ -79,8 +80,7 @@ class Run:
             state = read_state(checkpoint / LOOP_STATE)
         self.step = state["step"]
         self.generation.restore(state["generation"])
-        for plugin in self.binding.active:
-            plugin.state.update(state["plugins"].get(plugin.name, {}))
+        put_states(self.binding.active, state["plugins"])
         self._publish_weights()
         return self.step
 
@@ -97,6 +97,7 @@ class Run:
         rollout = self.generation.pack(generated.kept, self.step)
         values = self.training.run(generated.kept, rollout, self.step)
         trained = time.perf_counter()
+        plain_states(self.binding.active)  # what no checkpoint can hold is said now, and not hours later
         self.step += 1
         self.generation.before_new_weights()
         self._publish()
@@ -147,6 +148,6 @@ class Run:
         self.parts.engine.save(path)
         if self.parts.critic is not None:
             self.parts.critic.save(path)
-        states = {plugin.name: plugin.state for plugin in self.binding.active if plugin.state}
+        states = plain_states(self.binding.active)
         state = {"step": self.step, "generation": self.generation.state(), "plugins": states}
         torch.save(state, path / LOOP_STATE)

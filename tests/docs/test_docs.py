@@ -81,3 +81,10 @@ def test_every_hook_stands_in_its_page_with_its_exact_signature_and_example():
         assert f"```python\n{name}{' '.join(signature.split())}\n```" in page, name
     for example in re.findall(r"\n {8}@hookimpl\n(.*?)\n    \"\"\"", source, re.DOTALL):
         assert textwrap.dedent(example) in page
+
+
+def test_every_test_that_counted_is_still_there_and_counts_the_same_thing():
+    for test, counted in json.loads((ROOT / "docs" / "reliability.json").read_text()).items():
+        path, name = test.split("[")[0].split("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{test} is gone: run `make reliability`"
+        assert f'"{counted["what"]}"' in (ROOT / path).read_text(), f"{test} says something else now"

@@ -33,8 +33,19 @@ from relax_core import *
 def algorithm():
     return AlgorithmSpec("counts", "Counts its calls", config=AlgorithmConfig, loss=Loss(supports_context_parallel=True))
 
+class Calls:
+    def __init__(self):
+        self.number = 0
+
+    def state_dict(self):
+        return {"number": self.number}
+
+    def load_state_dict(self, saved):
+        self.number = saved["number"]
+
 @hookimpl
 def policy_loss(batch, context):
+    context.keep("kept", Calls).number += 1
     context.state["calls"] = context.state.get("calls", 0) + 1
     seen = torch.full_like(batch.advantages, context.state["calls"])
     return PolicyLoss(-batch.ratio() * batch.advantages, {"calls": Max(seen)})
@@ -69,7 +80,7 @@ def test_a_plugin_file_is_loaded_by_every_rank_and_its_state_comes_back(dp2, mod
     for step in range(2):
         found = engine.update(TOKENS, batch, runtime, step)
     assert found.metrics.reduce(batch.group)["train/calls"] == 2.0
-    assert runtime.binding.loss.state == {"calls": 2}
+    assert runtime.binding.loss.state == {"calls": 2, "kept": {"number": 2}}
 
 
 def test_another_version_of_a_plugin_in_a_rank_is_refused(model, plugin_file):
@@ -94,7 +105,8 @@ def test_a_plugin_that_raises_in_a_rank_is_named(model, plugin_file):
     assert [each.process.poll() is None for each in ranks.ranks] == [False, False]
 
 
-def test_a_rank_that_is_killed_in_the_middle_of_a_step_is_named(model):
+@pytest.mark.ledger("Megatron's ranks of an embedded run, one of which is killed: it is named, and none is left behind")
+def test_a_rank_that_is_killed_in_the_middle_of_a_step_is_named(model, ledger):
     run = resolved(model, "dp2")
     with ranks_of("dp2") as ranks:
         engine = megatron(run, ranks)
@@ -105,15 +117,18 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_step_is_named(model):
         with pytest.raises(RunError) as error:
             update(engine, run)
         timer.join()
+    ledger["faults"] += 1
     assert str(error.value) == (
         "megatron engine: rank 1 of 2 was ended by signal 9 during 'update'. "
         "Fix: go on from the last checkpoint with --resume"
     )
     assert [each.process.poll() is None for each in ranks.ranks] == [False, False]
+    ledger["survived"] += 1
 
 
+@pytest.mark.ledger("Megatron's ranks while a checkpoint's writers live: ended or killed, none of them is left behind")
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_what_a_checkpoint_started_ends_with_its_rank(model, tmp_path, end):
+def test_what_a_checkpoint_started_ends_with_its_rank(model, tmp_path, ledger, end):
     run = resolved(model, "dp2")
     with ranks_of("dp2") as ranks:
         megatron(run, ranks).save(tmp_path)
@@ -122,9 +137,11 @@ def test_what_a_checkpoint_started_ends_with_its_rank(model, tmp_path, end):
         assert len(living) > len(groups)
         if end == "kill":
             os.kill(groups[0], signal.SIGKILL)
+            ledger["faults"] += 1
             with pytest.raises(RunError, match="rank 0 of 2 was ended by signal 9"):
                 ranks.call("refresh_reference")
     assert psutil.wait_procs(living, timeout=10)[1] == []
+    ledger["survived"] += ledger["faults"]
 
 
 def members(group):

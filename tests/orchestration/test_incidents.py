@@ -75,6 +75,33 @@ def test_it_may_be_skipped_and_is_counted(train, tmp_path):
     assert found[1]["train/lr"] == 1e-3
 
 
+def test_a_reward_that_a_plugin_spoils_is_counted_and_located(train, tmp_path):
+    """A NaN has no spread above 0 that would keep its group: dynamic sampling would drop it without a word."""
+    source = """
+from relax_core import *
+import torch
+
+@hookimpl
+def algorithm():
+    return AlgorithmSpec("spoils", "Spoils rewards", component=Component(config=ComponentConfig))
+
+@hookimpl
+def shape_rewards(rollout):
+    return torch.where(torch.arange(rollout.size) % 4 == 2, torch.nan, rollout.rewards)
+
+@hookimpl
+def keep_group(rollout):
+    return rollout.group_std(rollout.rewards) > 0
+"""
+    (tmp_path / "spoils.py").write_text(source)
+    result = train("--plugin", tmp_path / "spoils.py", "--algorithm.spoils.enable")
+    assert result.code == 4
+    assert result.err.endswith(
+        "error: plugin 'spoils': shape_rewards gave 2 rewards that are not finite, first that of sequence 2. "
+        "Fix: guard its logarithms, roots and divisions\n"
+    )
+
+
 def test_an_advantage_is_the_estimators(train):
     result = train(advantages="torch.where(rollout.sequence_ids == 5, torch.inf, advantages)")
     assert "advantages of plugin 'brittle', " in result.err

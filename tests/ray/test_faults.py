@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray.conftest import MEGATRON, ROWS, RUN, assert_same, lines, prompts_of
+from tests.ledger import prompts_of, survived
+from tests.ray.conftest import MEGATRON, ROWS, RUN, assert_same, lines
 from tests.ray.processes import descendants, name_of
 
 STEPS = 8
@@ -49,28 +50,46 @@ class Started:
         return said
 
 
-def assert_each_prompt_once(directory: Path) -> None:
-    """Every step has a batch, and no prompt is in two of them."""
-    used = prompts_of(directory)
-    assert [row["step"] for row in lines(directory)] == list(range(1, STEPS + 1))
-    assert len(used) == len({prompt for _, prompt in used}) == STEPS * 4
+@pytest.fixture
+def whole(train, tmp_path):
+    """The directory of a run that was left alone: it uses each of its prompts once, whatever samples and trains."""
+    train("whole", *FLAGS, "--orchestrator", "local")
+    used = prompts_of(tmp_path / "whole")
+    assert (len(used), used.total()) == (STEPS * 4, STEPS * 4)
+    return tmp_path / "whole"
 
 
+@pytest.fixture
+def each_prompt_once(ledger, whole):
+    """Count a run that a fault has met: every step has a batch, and its prompts are those of the run left alone."""
+
+    def count(directory: Path) -> None:
+        assert [row["step"] for row in lines(directory)] == list(range(1, STEPS + 1))
+        survived(ledger, 1, directory, prompts_of(whole))
+
+    return count
+
+
+@pytest.mark.ledger("a Ray run, an actor of which is killed: the engine's or a rank's")
 @pytest.mark.parametrize("actor", ["SamplingActor", "RankActor"])
-def test_an_actor_that_dies_changes_no_number(actor, train, run_file, tmp_path):
+def test_an_actor_that_dies_changes_no_number(actor, run_file, tmp_path, ledger, whole, each_prompt_once):
     run = Started(run_file(RUN), tmp_path / "killed")
     run.wait_for_step(3)
     run.kill(f"ray::{actor}")
+    ledger["faults"] += 1
     said = run.end()
     assert "died during" in said or actor == "SamplingActor"
-    assert_each_prompt_once(tmp_path / "killed")
-    assert_same(lines(tmp_path / "killed"), train("whole", *FLAGS, "--orchestrator", "local"))
+    each_prompt_once(tmp_path / "killed")
+    assert_same(lines(tmp_path / "killed"), lines(whole))
 
 
 @pytest.mark.slow
+@pytest.mark.ledger(
+    "a Ray run of Megatron ranks and vLLM, sync and async, an actor of which is killed at a random moment"
+)
 @pytest.mark.parametrize("mode", [(), ASYNC], ids=["sync", "async"])
 @pytest.mark.parametrize("actor", ["SamplingActor", "RankActor"])
-def test_ten_kills_at_random_moments(actor, mode, run_file, tmp_path):
+def test_ten_kills_at_random_moments(actor, mode, run_file, tmp_path, ledger, each_prompt_once):
     """In each mode five runs, of Megatron ranks and a vLLM engine, one process of which is killed at a random moment."""
     random.seed(f"{actor}{mode}")
     for number in range(5):
@@ -79,22 +98,26 @@ def test_ten_kills_at_random_moments(actor, mode, run_file, tmp_path):
         run.wait_for_step(random.randrange(1, STEPS - 3))
         time.sleep(random.random() / 2)
         run.kill(f"ray::{actor}")
+        ledger["faults"] += 1
         run.end()
-        assert_each_prompt_once(directory)
+        each_prompt_once(directory)
 
 
 @pytest.mark.slow
-def test_an_engine_whose_own_process_dies_is_started_again(train, run_file, tmp_path):
+@pytest.mark.ledger("a Ray run, the vLLM engine's own process of which is killed")
+def test_an_engine_whose_own_process_dies_is_started_again(run_file, tmp_path, ledger, each_prompt_once):
     engine = ("--rollout.engine", "vllm", "--separate-process", "true")
     run = Started(run_file(RUN), tmp_path / "killed", *engine)
     run.wait_for_step(3)
     run.kill("VLLM::EngineCore")
+    ledger["faults"] += 1
     run.end()
-    assert_each_prompt_once(tmp_path / "killed")
+    each_prompt_once(tmp_path / "killed")
 
 
 @pytest.mark.slow
-def test_ten_deaths_of_the_driver(run_file, tmp_path):
+@pytest.mark.ledger("a Ray run, sync and async, the driver of which is killed at a random moment; then resumed")
+def test_ten_deaths_of_the_driver(run_file, tmp_path, ledger, each_prompt_once):
     """No process of the run outlives it; the run goes on from its last checkpoint."""
     random.seed(7)
     all_started: list[int] = []
@@ -106,10 +129,11 @@ def test_ten_deaths_of_the_driver(run_file, tmp_path):
         started = descendants(run.process.pid)
         run.process.kill()
         run.process.wait()
+        ledger["faults"] += 1
         assert_gone(started, 20, but="Agent")
         all_started += started
         Started(run_file(RUN), directory, *mode, "--resume", directory).end()
-        assert_each_prompt_once(directory)
+        each_prompt_once(directory)
     # Ray's two agents ask a cluster that is dead for a minute, and then leave too.
     assert_gone(all_started, 150)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.ray.conftest import EXAMPLES, MEGATRON, assert_same, lines, prompts_of
+from tests.ledger import prompts_of
+from tests.ray.conftest import EXAMPLES, MEGATRON, assert_same, lines
 from tests.vllm.test_runs import PARTIAL
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -33,8 +34,8 @@ def test_groups_are_never_staler_than_allowed_and_each_prompt_is_used_once(train
     found = train("async", "--fully-async", "--max-staleness", 2, "--num-rollout", 6, "--rollout.engine", "vllm")
     assert found[0]["rollout/staleness_max"] == 0
     assert 0 < max(row["rollout/staleness_max"] for row in found) <= 2
-    used = [prompt for _, prompt in prompts_of(tmp_path / "async")]
-    assert len(used) == len(set(used)) == 6 * 4
+    used = prompts_of(tmp_path / "async")
+    assert used.total() == len(used) == 6 * 4
     assert all(row["perf/queue_depth"] <= 2 * 4 for row in lines(tmp_path / "async", "timings.jsonl"))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import ray
+import torch
 
 from tests.ray.conftest import ROWS, RUN, lines
 from tests.ray.processes import descendants, sockets_of
@@ -106,7 +107,10 @@ def test_a_reward_that_takes_too_long_is_named(run_file, relax, tmp_path):
 
 @pytest.mark.usefixtures("cluster")
 def test_a_plugin_file_travels_and_its_dropped_groups_are_replaced(train, plugin_file, tmp_path):
-    """Groups are dropped by their size in tokens; a step takes others instead, and says how many it left."""
+    """Groups are dropped by their size in tokens; a step takes others instead, and says how many it left.
+
+    What the plugin keeps in the actor that calls it is in the driver's checkpoint.
+    """
     path = plugin_file("""
         from relax_core import AlgorithmConfig, AlgorithmSpec, Component, hookimpl
 
@@ -117,8 +121,18 @@ def test_a_plugin_file_travels_and_its_dropped_groups_are_replaced(train, plugin
         def algorithm():
             return AlgorithmSpec("odd", "Keep groups of an odd number of tokens", config=Config, component=Component())
 
+        class Calls:
+            number = 0
+
+            def state_dict(self):
+                return {"number": self.number}
+
+            def load_state_dict(self, saved):
+                self.number = saved["number"]
+
         @hookimpl
-        def keep_group(rollout, config):
+        def keep_group(rollout, config, context):
+            context.keep("calls", Calls).number += 1
             return rollout.group_sum(rollout.lengths.double()) % 2 == 1
     """)
     found = train("run", "--plugin", path, "--algorithm.odd.enable", "true", "--fully-async", "--max-staleness", 1)
@@ -128,6 +142,8 @@ def test_a_plugin_file_travels_and_its_dropped_groups_are_replaced(train, plugin
         kept.setdefault((row["step"], row["id"]), []).append(row["tokens"])
     assert all(sum(tokens) % 2 == 1 for tokens in kept.values())
     assert len({prompt for _, prompt in kept}) == len(kept)
+    saved = torch.load(tmp_path / "run" / "checkpoints" / "step_000003" / "loop.pt", weights_only=True)
+    assert saved["plugins"]["odd"]["calls"]["number"] >= len(found)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -6,6 +6,7 @@ import json
 import os
 
 import pytest
+from pyarrow import Table, parquet
 
 from tests.cli.test_train import metrics
 from tests.conftest import EXAMPLES, RUN
@@ -138,6 +139,35 @@ def test_a_download_of_weights_that_was_interrupted(model, part):
     line = told(result)
     assert line.startswith(f"error: model.path: '{directory}' cannot be loaded: ")
     assert line.endswith(". Fix: give a complete model directory: config, weights and tokenizer")
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_download_of_another_file_that_was_interrupted(model, name):
+    directory, train = model
+    text = (directory / name).read_bytes()
+    (directory / name).write_bytes(text[: len(text) // 2])
+    result = train()
+    assert result.code == 3
+    assert told(result).startswith(f"error: model.path: '{directory}' cannot be loaded: ")
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("suffix", "said"),
+    [("jsonl", "rows.jsonl:40: this line is not JSON: "), ("parquet", "rows.parquet is no parquet file")],
+)
+def test_a_download_of_a_dataset_that_was_interrupted(relax, run_file, tmp_path, suffix, said):
+    rows = [{"prompt": "ab", "answer": "c"}] * 50
+    if suffix == "parquet":
+        parquet.write_table(Table.from_pylist(rows), tmp_path / "rows.parquet")
+    else:
+        (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    path = tmp_path / f"rows.{suffix}"
+    path.write_bytes(path.read_bytes()[: int(0.79 * path.stat().st_size)])
+    result = relax("train", run_file(RUN.replace("source:", f"path: rows.{suffix}, reward: exact_match }} #")))
+    assert result.code == 3
+    assert said in told(result)
     assert "Traceback" not in result.err
 
 

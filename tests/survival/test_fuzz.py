@@ -47,11 +47,25 @@ class Ending:
     err: str
 
 
-def run(*arguments: object) -> Ending:
+@contextlib.contextmanager
+def tried(ledger):
+    """One input; an exception that nothing caught is a traceback."""
+    ledger.update(inputs=1, tracebacks=0)
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Exception:
+        ledger["tracebacks"] += 1
+        raise
+
+
+def run(ledger, *arguments: object) -> Ending:
     """The console script; anything that it lets through but an exit is a traceback, and fails the test."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main([str(each) for each in arguments])
+    ledger["tracebacks"] += "Traceback" in err.getvalue()
     return Ending(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
@@ -90,7 +104,8 @@ GOOD = yaml.safe_load(RUN) | {
     raw=ANY_BYTES,
 )
 @pytest.mark.slow
-def test_configurations(tmp_path, seed, value, kind, raw):
+@pytest.mark.ledger("run files: values, names and sections changed at random, and random bytes")
+def test_configurations(tmp_path, ledger, seed, value, kind, raw):
     draw, tree, path = random.Random(seed), copy.deepcopy(GOOD), tmp_path / "run.yaml"
     place = draw.choice(list(places(tree)))
     parent = home(tree, place)
@@ -104,7 +119,8 @@ def test_configurations(tmp_path, seed, value, kind, raw):
     elif kind == "add":
         parent[misspelt] = value
     path.write_bytes(raw if kind == "bytes" else yaml.safe_dump(tree, allow_unicode=True).encode())
-    ending = run("check", path)
+    with tried(ledger):
+        ending = run(ledger, "check", path)
     assert_told(ending, 0, 1, 2, 3)
     if kind in ("typo", "add", "bytes"):
         assert ending.code == 2, "a name that there is not was taken"
@@ -139,10 +155,12 @@ def test_configurations(tmp_path, seed, value, kind, raw):
     )
 )
 @pytest.mark.slow
-def test_flags(tmp_path, words):
+@pytest.mark.ledger("flags of `relax check`: known ones, unknown ones, without values, random text")
+def test_flags(tmp_path, ledger, words):
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(GOOD))
-    assert_told(run("check", path, *words), 0, 1, 2, 3)
+    with tried(ledger):
+        assert_told(run(ledger, "check", path, *words), 0, 1, 2, 3)
 
 
 ROW = st.dictionaries(st.sampled_from(["prompt", "answer", "id", "metadata", "x"]), VALUES, max_size=4)
@@ -163,11 +181,12 @@ def tokenizer(model_cache):
     kind=st.sampled_from([".jsonl", ".parquet", ".csv", "bytes"]),
 )
 @pytest.mark.slow
-def test_datasets(tmp_path, tokenizer, lines, raw, kind):
+@pytest.mark.ledger("datasets: JSON lines, Parquet and CSV of random rows and random bytes")
+def test_datasets(tmp_path, ledger, tokenizer, lines, raw, kind):
     path = tmp_path / f"rows{'.jsonl' if kind == 'bytes' else kind}"
     path.write_bytes(raw if kind != ".jsonl" else "\n".join(lines).encode("utf-8", "surrogatepass"))
     data = DataSection(path=str(path))
-    with contextlib.suppress(UsageError, LoadError):
+    with tried(ledger), contextlib.suppress(UsageError, LoadError):
         PromptSource(load_examples(data, tmp_path), tokenizer, data, 0, 100)
 
 
@@ -191,7 +210,8 @@ ENDINGS = (
     seed=st.integers(0, 2**32), kind=st.sampled_from(["drop", "swap", "cut", "end", "text"]), text=st.text(max_size=40)
 )
 @pytest.mark.slow
-def test_plugin_files(tmp_path, seed, kind, text):
+@pytest.mark.ledger("plugin files: lines dropped, swapped and cut, endings that exit or break, random text")
+def test_plugin_files(tmp_path, ledger, seed, kind, text):
     draw, lines = random.Random(seed), SOURCE.splitlines()
     i, j = draw.randrange(len(lines)), draw.randrange(len(lines))
     if kind == "drop":
@@ -206,6 +226,7 @@ def test_plugin_files(tmp_path, seed, kind, text):
     path.write_text("\n".join(lines) if kind != "text" else text, encoding="utf-8", errors="surrogatepass")
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(GOOD))
-    assert_told(run("plugins", "list", "--plugin", path), 0, 3)
-    assert_told(run("plugins", "validate", path, "--tier", "static"), 0, 1, 3, 5)
-    assert_told(run("check", run_file, "--plugin", path), 0, 1, 2, 3)
+    with tried(ledger):
+        assert_told(run(ledger, "plugins", "list", "--plugin", path), 0, 3)
+        assert_told(run(ledger, "plugins", "validate", path, "--tier", "static"), 0, 1, 3, 5)
+        assert_told(run(ledger, "check", run_file, "--plugin", path), 0, 1, 2, 3)

@@ -12,11 +12,12 @@ import pytest
 
 from tests.cli.test_train import metrics
 from tests.conftest import EXAMPLES, RUN
+from tests.ledger import prompts_of, survived
 
 STEPS, KILLS = 8, 15
 COMMON = (
     *("--num-rollout", STEPS, "--save-interval", 1, "--keep-checkpoints", 2, "--num-threads", 1),
-    *("--lr-schedule", "cosine", "--lr-warmup-steps", 2),
+    *("--lr-schedule", "cosine", "--lr-warmup-steps", 2, "--samples-per-step", 8),
 )
 KINDS = {
     "critic": ("--advantage-estimator", "ppo", "--critic-lr", "0.01", "--num-critic-only-steps", 2),
@@ -51,16 +52,17 @@ def reached(directory, done, in_checkpoint):
 
 
 @pytest.mark.slow
+@pytest.mark.ledger("an embedded run, killed between steps, within one, or while it writes a checkpoint; then resumed")
 @pytest.mark.parametrize("kind", KINDS)
-def test_fifteen_kills_of_each_kind_change_no_number(relax, run_file, tmp_path, kind):
+def test_fifteen_kills_of_each_kind_change_no_number(relax, run_file, tmp_path, ledger, kind):
     run, flags, draw = run_file(RUN), (*COMMON, *KINDS[kind]), random.Random(0)
     assert relax("train", run, *flags, "--output.dir", tmp_path / "whole").code == 0
-    expected = metrics(tmp_path / "whole")
-    kills = 0
-    while kills < KILLS:
-        directory = tmp_path / f"killed{kills}"
-        while kills < KILLS and not killed(run, flags, directory, draw, in_checkpoint=kills % 3 == 0):
-            kills += 1
+    expected, prompts = metrics(tmp_path / "whole"), prompts_of(tmp_path / "whole")
+    while (before := ledger["faults"]) < KILLS:
+        directory = tmp_path / f"killed{before}"
+        while ledger["faults"] < KILLS and not killed(run, flags, directory, draw, ledger["faults"] % 3 == 0):
+            ledger["faults"] += 1
         result = relax("train", run, *flags, "--resume", directory)
         assert result.code == 0, result.err
         assert metrics(directory) == expected
+        survived(ledger, ledger["faults"] - before, directory, prompts)

@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import EXAMPLES
+from tests.ledger import prompts_of, survived
 
 RELAX = [sys.executable, "-c", "from relax_core.cli.app import main; main()"]
 RUN = """
@@ -18,7 +21,7 @@ model: {path: "EXAMPLES/tiny_model.py:build", cache_dir: CACHE}
 data: {source: "EXAMPLES/tiny_task.py:examples", reward: "EXAMPLES/tiny_task.py:reward"}
 rollout: {engine: vllm, separate_process: true, rollout_batch_size: 2, n_samples_per_prompt: 4, max_new_tokens: 4}
 trainer: {num_rollout: 100000, num_threads: 1, lr: 1e-3}
-output: {tensorboard: false, save_interval: 1}
+output: {tensorboard: false, save_interval: 1, samples_per_step: 8}
 """
 
 
@@ -51,7 +54,8 @@ def wait_for(condition, process) -> None:
         time.sleep(0.05)
 
 
-def test_one_error_no_hang_and_the_last_checkpoint_goes_on(relax, run_file, tmp_path):
+@pytest.mark.ledger("an embedded run, the vLLM engine's process of which is killed: one error, then resumed")
+def test_one_error_no_hang_and_the_last_checkpoint_goes_on(relax, run_file, tmp_path, ledger):
     path, directory = run_file(RUN.replace("EXAMPLES", str(EXAMPLES))), tmp_path / "run"
     command = [*RELAX, "train", str(path), "--output.dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -64,6 +68,7 @@ def test_one_error_no_hang_and_the_last_checkpoint_goes_on(relax, run_file, tmp_
     seen = steps(directory)
     wait_for(lambda: steps(directory) >= seen + 2, process)
     os.kill(engine, signal.SIGKILL)
+    ledger["faults"] += 1
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
     assert "Traceback" not in err
@@ -78,3 +83,6 @@ def test_one_error_no_hang_and_the_last_checkpoint_goes_on(relax, run_file, tmp_
     found = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [each["step"] for each in found] == list(range(1, done + 3))
     assert all(each["train/is_logprob_abs_diff"] < 1e-4 for each in found)
+    alone = ("--output.dir", tmp_path / "alone", "--num-rollout", done + 2, "--rollout.engine", "hf")
+    assert relax("train", path, *alone, "--separate-process", "false").code == 0
+    survived(ledger, 1, directory, prompts_of(tmp_path / "alone"))

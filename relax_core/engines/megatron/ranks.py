@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 from relax_core import errors
@@ -124,8 +123,6 @@ class RankGroup:
             return receive(rank.connection)
         except (EOFError, OSError):
             self._died(rank, command)
-        except UnpicklingError:
-            self._fail(f"rank {rank.number} sent what is no plain value after '{command}': look at the plugins' states")
 
     def _failed(self, rank: _Rank, message: dict[str, Any], command: str) -> NoReturn:
         """A rank raised something; where that is for want of another rank, the other one is to blame."""

@@ -32,6 +32,7 @@ from relax_core.groups import DistributedGroup
 from relax_core.packing import loss_batch, rollout_of
 from relax_core.reductions import Metrics
 from relax_core.runtime import LossOutput, Runtime
+from relax_core.states import plain_states, put_states
 
 STATE = "dist_ckpt"
 REFERENCE = "reference_dist_ckpt"
@@ -102,8 +103,7 @@ class Worker:
         self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
     ) -> dict[str, Any] | None:
         """One optimizer update on this rank's share of a mini-batch; `states` are the plugins' own."""
-        for plugin in self.binding.active:
-            plugin.state.update(states.get(plugin.name, {}))
+        put_states(self.binding.active, states)
         trained, share = self.models.trained[role], self._share(tokens)
         whole = rollout_of(rollout, self.device)
         model = Readable(trained.model, trained.module)
@@ -124,7 +124,7 @@ class Worker:
         if not (self.last_stage and self.first_of_tensor and self.replicas.rank == 0):
             return None
         result = {"metrics": metrics.plain(), "grad_norm": norm, "lr": lr, "applied": applied}
-        return {**result, "states": {each.name: each.state for each in self.binding.active if each.state}}
+        return {**result, "states": plain_states(self.binding.active)}
 
     def _policy(self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int) -> LossOutput:
         head, entropy = self.models.head(model.trunk), self.binding.needs("requires_entropy")

@@ -22,6 +22,7 @@ from relax_core.orchestration.ray.waiting import gather
 from relax_core.packing import plain, rollout_of
 from relax_core.reductions import Metrics
 from relax_core.runtime import Runtime
+from relax_core.states import plain_states, put_states
 
 CPU = torch.device("cpu")
 
@@ -50,10 +51,9 @@ class AdvantagesActor:
     def call(self, message: bytes) -> bytes:
         """What a step of the runtime makes of a rollout, and of the plugins' states."""
         asked = decode(message)
-        for plugin in self.binding.active:
-            plugin.state.update(asked["states"].get(plugin.name, {}))
+        put_states(self.binding.active, asked["states"])
         result = getattr(self, asked["what"])(rollout_of(asked["rollout"], CPU), asked["step"])
-        return encode({**result, "states": {each.name: each.state for each in self.binding.active if each.state}})
+        return encode({**result, "states": plain_states(self.binding.active)})
 
     def shape_rewards(self, rollout: Rollout, step: int) -> dict[str, Any]:
         return {"rollout": plain(self.runtime.shape_rewards(rollout, step))}
@@ -111,12 +111,11 @@ class RemoteRuntime(Runtime):
         return rollout_of(answer["rollout"], CPU), Metrics.of(answer["metrics"])
 
     def _call(self, what: str, rollout: Rollout, step: int) -> dict[str, Any]:
-        states = {each.name: each.state for each in self.binding.active if each.state}
+        states = plain_states(self.binding.active)
         message = encode({"what": what, "rollout": plain(rollout), "step": step, "states": states})
         (data,) = gather({self._actor.call.remote(message): "advantages 0"}, what, self._timeout)
         answer = decode(data)
-        for plugin in self.binding.active:
-            plugin.state.update(answer["states"].get(plugin.name, {}))
+        put_states(self.binding.active, answer["states"])
         return answer
 
 

@@ -14,6 +14,7 @@ from relax_core.orchestration.ray.waiting import Lost
 from relax_core.orchestration.record import RunDirectory
 from relax_core.orchestration.run import Run, StepReport
 from relax_core.runfile import ResolvedRun
+from relax_core.states import put_states
 
 
 class RayRun(Run):
@@ -57,8 +58,7 @@ class RayRun(Run):
     def _begin_again(self) -> None:
         self.step = 0
         self.generation.restart()
-        for plugin in self.binding.active:
-            plugin.state.clear()
+        put_states(self.binding.active, {})
         self._publish_weights()
 
     def _publish_weights(self) -> None:
