@@ -28,7 +28,9 @@ DEVICES = {
         Device("h100", 80 * 10**9, 989e12, 3.35e12, f"{_DATASHEET}, H100 80 GB SXM"),
         Device("h200", 141 * 10**9, 989e12, 4.8e12, f"{_DATASHEET}, H200 141 GB SXM"),
         Device("l40s", 48 * 10**9, 362e12, 0.864e12, f"{_DATASHEET}, L40S 48 GB"),
-        Device("cpu", None, 149e9, 7.5e9, "measured: float32 products and sums of PyTorch on one core of a busy machine"),
+        Device(
+            "cpu", None, 149e9, 7.5e9, "measured: float32 products and sums of PyTorch on one core of a busy machine"
+        ),
     )
 }
 
@@ -46,5 +48,5 @@ class Assumptions:
     prefill: float = 0.5
     decoding: float = 0.6
     link: float = 25e9
-    process: int = 3 * 10**9
-    engine: int = 3 * 10**9
+    process: float = 3e9
+    engine: float = 3e9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relax_core.numerics.sizes import responses_per_row
 from relax_core.plan import trained_processes
 from relax_core.rollout.vllm.arguments import DEFAULT_SEQUENCES
 from relax_core.rules.megatron_args import can_shard_optimizer
@@ -126,19 +127,30 @@ class Sizes:
         return run.topology.orchestrator == "local" or run.topology.resources.rollout.colocated
 
     def micro(self, shape: Shape) -> Micro:
-        """The largest micro-batch on one rank of `shape`; Megatron's 1F1B schedule begins a stage's worth of them."""
-        tokens = -(-self.micro_tokens // self.context)
+        """The largest micro-batch on one rank; Megatron's 1F1B schedule begins one for every stage before a backward."""
+        tokens, pairs = self._rows(shape)
         return Micro(
             tokens=tokens,
-            responses=-(-tokens * self.response // (self.prompt + self.response)),
+            responses=-(-self.micro_tokens * self.response // (self.prompt + self.response) // self.context),
             itemsize=self.itemsize,
             checkpointing=self.topology.run.trainer.gradient_checkpointing,
             keeps_float32=not self.is_megatron,
+            pairs=pairs,
             tensor=self.tensor,
             pipeline=self.pipeline,
             sequence_parallel=self.is_megatron and self.topology.run.topology.sequence_parallel,
             in_flight=min(self.pipeline, self.micro_batches),
         )
+
+    def _rows(self, shape: Shape) -> tuple[int, int]:
+        """Tokens that are computed, and pairs of them in a mask: the embedded engine lets responses share their prompt."""
+        sequences = max(1, self.micro_tokens // (self.prompt + self.response))
+        group = min(self.topology.n_samples_per_prompt, sequences)
+        in_row = 1 if self.is_megatron else responses_per_row(self.prompt, self.response, group, shape.hidden)
+        if in_row == 1:
+            return -(-self.micro_tokens // self.context), 0
+        rows, length = -(-sequences // in_row), self.prompt + in_row * self.response
+        return rows * length, rows * length * length
 
 
 def _itemsize(dtype: str, on_gpus: bool) -> int:
