@@ -42,7 +42,7 @@ def _amounts(load: Load, kinds: Sequence[str]) -> list[str]:
     return [_gb(load.held[kind]) if load.held.get(kind) else "-" for kind in kinds]
 
 
-def _gb(size: int) -> str:
+def _gb(size: float) -> str:
     return f"{size / GB:.2f}"
 
 
@@ -52,7 +52,7 @@ def speed_lines(speed: Speed | None) -> Iterator[str]:
         yield "no estimate of the speed: the engines have no room to sample"
         return
     made, trained, sync = speed.generation, speed.training, speed.sync
-    bubble = f", {trained.bubble:.0%} of it a pipeline's bubble" if trained.bubble else ""
+    bubble = f", {trained.bubble:.1%} of it a pipeline's bubble" if trained.bubble else ""
     yield from aligned(
         [
             ["PART", "SECONDS", "TOKENS/S", "BOUND BY"],

@@ -68,9 +68,8 @@ def _misfits(topology: Topology, binding: Binding, config: Mapping[str, Any]) ->
 
 def _device(name: str) -> Device:
     if name not in DEVICES:
-        raise UsageError(
-            f"no device '{name}'{nearest(name, DEVICES)}", who="--device", fix=f"write {', '.join(DEVICES)}"
-        )
+        fix = f"{nearest(name, list(DEVICES))} There are {', '.join(DEVICES)}".strip()
+        raise UsageError(f"no device '{name}'", who="--device", fix=fix)
     return DEVICES[name]
 
 

@@ -43,7 +43,9 @@ def _head(shape: Shape, micro: Micro) -> int:
     chunk = min(micro.responses, max(1, CHUNK_LOGITS // rows))
     copies = 2 if micro.responses > chunk else 1
     weight = rows * shape.hidden * (4 if micro.keeps_float32 else micro.itemsize)
-    return max(3 * chunk * rows * 4, chunk * rows * 4 + copies * weight)
+    is_cast = micro.keeps_float32 and micro.itemsize < 4
+    casts = (rows + chunk) * shape.hidden * micro.itemsize if is_cast else 0
+    return casts + max(3 * chunk * rows * 4, chunk * rows * 4 + copies * weight)
 
 
 def _input(shape: Shape, micro: Micro) -> int:
