@@ -12,17 +12,22 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields as fields_of
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from relax_core import hookspecs
+from relax_core.cli.estimate import lines_of
+from relax_core.cli.plan import planned
 from relax_core.cli.plugins import describe, describe_fields
 from relax_core.config import RunConfig
 from relax_core.conformance.page import entries
 from relax_core.discovery import HOOKS, Plugin
 from relax_core.registry import Registry, spec_of
+from relax_core.scaling.devices import DEVICES, Assumptions
 from relax_core.startup import RULES
 
 ROOT = Path(__file__).parents[1]
@@ -156,6 +161,32 @@ def counted(**columns: str) -> str:
     return table(("what", *columns.values()), [*rows, ("**all**", *total)])
 
 
+def devices() -> str:
+    """What the estimates know of devices."""
+    rows = [
+        (f"`{each.name}`", f"{each.memory / 1e9:g}" if each.memory else "the host's", f"{each.flops / 1e12:g}",
+         f"{each.bandwidth / 1e9:g}", each.source)
+        for each in DEVICES.values()
+    ]  # fmt: skip
+    return table(("device", "memory, GB", "TFLOP/s", "memory bandwidth, GB/s", "source"), rows)
+
+
+def assumptions() -> str:
+    """What the estimates assume, and the number."""
+    return table(("assumption", "number"), [(f"`{each.name}`", f"{each.default:g}") for each in fields_of(Assumptions)])
+
+
+def worked(run: str, model: str, *, sharded: bool = False) -> str:
+    """What `relax plan` prints for an example."""
+    config, given = f"examples/scaling/{model}.json", {}
+    command = f"relax plan examples/{run} --model-config {config}"
+    if sharded:
+        given = {"trainer.megatron_args": {"use_distributed_optimizer": True}}
+        command += " \\\n    --trainer.megatron-args '{\"use_distributed_optimizer\": true}'"
+    told, _ = planned(ROOT / "examples" / run, given, [], "h100", ROOT / config, [])
+    return "\n".join(("```text", f"$ {command}", *lines_of(told), "```"))
+
+
 def paper(reference: str) -> str:
     if reference.startswith("arXiv:"):
         return f"[{reference}](https://arxiv.org/abs/{reference.removeprefix('arXiv:')})"
@@ -172,7 +203,7 @@ def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-GENERATED = {
+GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"algorithms": algorithms, "components": components},
     "docs/algorithms.md": {"algorithms": algorithms, "components": components, "details": details},
     "docs/hooks.md": {"hooks": hooks},
@@ -180,6 +211,13 @@ GENERATED = {
     "docs/configuration.md": {"fields": fields},
     "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
     "docs/reliability.md": {"faults": faults, "inputs": inputs},
+    "docs/scaling.md": {
+        "devices": devices,
+        "assumptions": assumptions,
+        "8": partial(worked, "recipes/qwen3_4b_grpo.yaml", "Qwen3-4B", sharded=True),
+        "64": partial(worked, "scaling/64_gpus.yaml", "Qwen3-32B"),
+        "1024": partial(worked, "scaling/1024_gpus.yaml", "Llama-3.1-70B"),
+    },
 }
 
 

@@ -77,6 +77,32 @@ def check(
 
 
 @app.command(cls=RunCommand)
+def plan(
+    context: typer.Context,
+    run: RunPath,
+    plugin: PluginPaths = None,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="a100, h100, h200, l40s or cpu; every process has one.")
+    ] = "h100",
+    model_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The model's config.json, where it is not in model.path yet.", show_default=False
+        ),
+    ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Instead of what is assumed and printed: training=0.35, link=50e9."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate the memory of every process, the seconds of a step and what bounds them, without any of the devices."""
+    from relax_core.cli.plan import plan as show
+
+    show(run, context.meta[OVERRIDES], plugin or [], device, model_config, assume or [], as_json)
+
+
+@app.command(cls=RunCommand)
 def compare(
     context: typer.Context,
     run: RunPath,

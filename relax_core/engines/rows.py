@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from relax_core.engines.types import Tokens
+from relax_core.numerics.sizes import responses_per_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,20 +96,6 @@ def _rows(tokens: Tokens, width: int | None) -> list[list[int]]:
         size = 1 if width is None else responses_per_row(len(shared), mean, len(members), width)
         rows += [members[start : start + size] for start in range(0, len(members), size)]
     return rows
-
-
-def responses_per_row(prompt: int, response: float, group: int, width: int) -> int:
-    """How many responses of a group are cheapest in one row.
-
-    A layer costs about 24·width² operations a token and 4·width a pair of tokens of a row: a longer row saves prompts
-    and wastes pairs.
-    """
-
-    def cost(count: int) -> float:
-        length = prompt + count * response
-        return (length + length * length / (6 * width)) / count
-
-    return min(range(1, group + 1), key=cost)
 
 
 def _pad(rows: list[Tensor], value: int) -> Tensor:

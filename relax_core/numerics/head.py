@@ -12,14 +12,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from relax_core.errors import LoadError
+from relax_core.numerics.sizes import CHUNK_LOGITS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 LogitTransform: TypeAlias = Callable[[Tensor], Tensor]
-
-CHUNK_LOGITS = 2**26
-"""Logits in a chunk when no chunk size is given: 256 MiB of float32."""
 
 
 def token_log_probs(

@@ -7,8 +7,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from relax_core.engines.hf_model import Reading, can_share_prompts, response_log_probs
-from relax_core.engines.rows import lay_out, responses_per_row
+from relax_core.engines.rows import lay_out
 from relax_core.engines.types import Tokens
+from relax_core.numerics.sizes import responses_per_row
 
 GROUPS = Tokens(
     prompts=[[5, 6, 7, 8, 9, 10]] * 3 + [[11, 12]] * 2 + [[13]],

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from relax_core.numerics.head import CHUNK_LOGITS
+from relax_core.numerics.sizes import CHUNK_LOGITS
 
 
 class VocabularyHead:
