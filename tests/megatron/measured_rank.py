@@ -10,7 +10,6 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from relax_core.engines.megatron.engine import sizes_of
-from relax_core.engines.megatron.worker import Worker
 from relax_core.reductions import Metrics
 from relax_core.runtime import Runtime
 from tests.megatron.conftest import bound, megatron, resolved
@@ -24,7 +23,7 @@ CASES = {
     "bfloat16": ("tp2", {"dtype": "bfloat16"}),
     "sharded": ("dp2", {"dtype": "bfloat16", "megatron_args": {"use_distributed_optimizer": True}}),
 }
-SILENT = {"metrics": Metrics().plain(), "grad_norm": 0.0, "lr": 0.0, "applied": True}
+SILENT = {"metrics": Metrics().plain(), "grad_norm": 0.0, "lr": 0.0, "applied": True, "states": {}}
 """What the ranks answer that do not answer for all."""
 
 
@@ -33,7 +32,7 @@ class Here:
 
     name = "rank"
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker) -> None:
         self.worker = worker
 
     def call(self, command: str, **arguments):
@@ -61,6 +60,8 @@ def held(trained) -> dict[str, int]:
 
 
 def main(rank: int, meeting: str, path: Path, case: str) -> None:
+    from relax_core.engines.megatron.worker import Worker
+
     _, run = run_of(path, case)
     worker = Worker(rank, 2, meeting, sizes_of(run.config.topology))
     engine, runtime = megatron(run, Here(worker)), Runtime.of(run.config, bound(run))

@@ -56,7 +56,9 @@ def rollout_of(runtime, tokens: Tokens):
     """What an update is given: rewards that differ within groups of two, and log-probs that are all the same."""
     pieces = [[-9.0] * len(each) for each in tokens.responses]
     count = len(pieces)
-    made = rollout(pieces, rewards=[i % 2 for i in range(count)], groups=[i // 2 for i in range(count)], dtype=torch.float32)
+    made = rollout(
+        pieces, rewards=[i % 2 for i in range(count)], groups=[i // 2 for i in range(count)], dtype=torch.float32
+    )
     return runtime.prepare(made)[0]
 
 

@@ -47,9 +47,7 @@ def test_parameters_are_those_of_the_published_models(config, count):
     assert shape_of(config, "test").parameters == count
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"), [("Qwen3-4B", 4.02), ("Qwen3-32B", 32.8), ("Llama-3.1-70B", 70.6)]
-)
+@pytest.mark.parametrize(("name", "billions"), [("Qwen3-4B", 4.02), ("Qwen3-32B", 32.8), ("Llama-3.1-70B", 70.6)])
 def test_the_models_of_the_examples_are_as_large_as_published(name, billions):
     shape = shape_of(json.loads((MODELS / f"{name}.json").read_text()), "test")
     assert shape.parameters / 1e9 == pytest.approx(billions, abs=0.05)
