@@ -126,7 +126,9 @@ def test_a_model_that_is_not_there_needs_its_sizes(relax, run_file):
 
 def test_an_assumption_changes_the_result(relax, run_file, config):
     seconds = [
-        json.loads(relax("plan", run_file(), *config, "--assume", f"training={part}", "--json").out)["speed"]["training"]
+        json.loads(relax("plan", run_file(), *config, "--assume", f"training={part}", "--json").out)["speed"][
+            "training"
+        ]
         for part in (0.2, 0.4)
     ]
     assert seconds[0]["seconds"] == pytest.approx(2 * seconds[1]["seconds"])
