@@ -47,9 +47,10 @@ def run_of(path: Path, case: str):
 
 def held(trained) -> dict[str, int]:
     """Bytes that stay, by kind; a copy of the parameters that the optimizer keeps is part of its state."""
-    parameters = list(trained.model.parameters())
-    states = [each for state in trained.optimizer.state.values() for each in state.values() if hasattr(each, "nbytes")]
-    masters = [each for group in trained.optimizer.param_groups for each in group["params"]]
+    parameters, (chained,) = list(trained.model.parameters()), trained.optimizer.chained_optimizers
+    adam = chained.optimizer
+    states = [each for state in adam.state.values() for each in state.values() if hasattr(each, "nbytes")]
+    masters = [each for group in adam.param_groups for each in group["params"]]
     own = {each.untyped_storage().data_ptr() for each in parameters}
     states += [each for each in masters if each.untyped_storage().data_ptr() not in own]
     return {

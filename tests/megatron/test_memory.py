@@ -46,7 +46,6 @@ def predicted(model: Path, case: str) -> dict[str, int]:
 @pytest.mark.parametrize("case", CASES)
 def test_a_rank_holds_what_is_predicted(model, tmp_path, case):
     guess, found = predicted(model, case), measured(model, case, tmp_path / "meeting")
-    print("MEASURED", case, found, guess)
     for kind in ("weights", "gradients", "optimizer"):
         assert max(rank[kind] for rank in found) == pytest.approx(guess[kind], rel=0.01), kind
     assert sum(guess.values()) == pytest.approx(max(sum(rank.values()) for rank in found), rel=0.2)

@@ -81,6 +81,5 @@ def test_weights_gradients_and_optimizer_are_those_that_are_there(case):
 def test_the_highest_point_of_an_update_is_predicted(case):
     guess, held, peak, tolerance = case
     # An update lets the last one's gradients go before it begins: its own are part of what it allocates.
-    print("MEASURED", (peak - held["gradients"]) / 1e6, guess["activations"] / 1e6)
     assert guess["activations"] == pytest.approx(peak - held["gradients"], rel=tolerance)
     assert sum(guess.values()) == pytest.approx(held["weights"] + held["optimizer"] + peak, rel=tolerance)
