@@ -17,6 +17,7 @@ from relax_core.scaling.shape import shape_of
 from relax_core.startup import topology_of
 from tests.scaling.measured import highest, rollout_of, sequences, write_model
 
+pytestmark = pytest.mark.slow
 PROMPT, RESPONSE, SEQUENCES, MICRO = 64, 192, 8, 4
 CASES = {
     "plain": ("llama", {}, 0.05),
