@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from relax_core.data.references import load_callable
 from relax_core.data.rewards import Sample
+from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.hf import HFSampler
 from relax_core.rollout.seeds import held_out_place, seed_of
 from tests.cli.test_train import metrics
@@ -98,7 +99,7 @@ def test_each_evaluation_is_of_the_weights_after_its_step(train, model_cache):
     directory = train(*flags, *HELD_OUT, 2)
     found = evaluated(directory)
     assert sorted(found) == [0, 2, 4, 5]
-    (start,) = [path for path in model_cache.iterdir() if (path / "config.json").exists()]
+    start = model_directory(f"{EXAMPLES}/tiny_model.py:build", who="test", base=EXAMPLES, cache=model_cache)
     assert found[0] == pytest.approx(expected(start))
     for step in (2, 4, 5):
         assert found[step] == pytest.approx(expected(directory / "checkpoints" / f"step_{step:06d}"))
