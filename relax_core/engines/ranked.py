@@ -81,6 +81,11 @@ class Groups:
         yield self.actor, frozenset()
         yield from ((ranks, frozenset({role})) for role, ranks in self.apart.items())
 
+    def close(self) -> None:
+        """End the processes."""
+        for ranks, _ in self.all():
+            ranks.close()
+
 
 class RankedEngine:
     """A `TrainingEngine` whose models are spread over processes; what it is given and gives stays on the CPU."""
@@ -137,8 +142,7 @@ class RankedEngine:
 
     def close(self) -> None:
         """End the processes."""
-        for ranks, _ in self.groups.all():
-            ranks.close()
+        self.groups.close()
 
     def _job(self, roles: Any) -> dict[str, Any]:
         setting = self.setting

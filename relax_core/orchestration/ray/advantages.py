@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,9 +39,9 @@ class AdvantagesActor:
         self.reward = RewardFunction(data.reward, data.reward_args, data.on_reward_error, base)
         self.runtime = Runtime.of(config, self.binding)
 
-    def begin(self) -> tuple[dict[str, Origin], int]:
-        """Where the plugins of this process are from, and its number."""
-        return origins(self.binding), os.getpid()
+    def begin(self) -> dict[str, Origin]:
+        """Where the plugins of this process are from."""
+        return origins(self.binding)
 
     def score(self, samples: Sequence[Sample]) -> RewardBatch:
         """Their rewards."""

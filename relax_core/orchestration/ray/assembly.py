@@ -38,7 +38,7 @@ class Cast:
         run = described(resolved, binding)
         judges = start_advantages(self.placement.options("advantages"), run, _reward_file(resolved))
         self.groups = self._groups()
-        undo.callback(self._close_groups)
+        undo.callback(lambda: self.groups.close())  # those of then: trainers may start again
         self.sampler = self._sampler(run, inputs)
         undo.callback(self.sampler.close)
         self._compare(judges)
@@ -54,14 +54,10 @@ class Cast:
 
     def restart_trainers(self) -> None:
         """New processes for the actor and the roles beside it, with the models that the run began with."""
-        self._close_groups()
+        self.groups.close()
         self.groups = self.engine.groups = self._groups()
         self._wait_for_ranks()
         self.engine.open()
-
-    def _close_groups(self) -> None:
-        for ranks, _ in self.groups.all():
-            ranks.close()
 
     def _compare(self, judges: list[Any]) -> None:
         """Everyone who needs no model under training: whoever has other plugins is named before one is loaded."""
@@ -69,7 +65,7 @@ class Cast:
         begun = gather(dict(zip([each.begin.remote() for each in judges], names, strict=True)), "start", self.patience)
         begun += self.sampler.begin(self.patience)
         names += self.sampler.names
-        compare({name: each for name, (each, _) in zip(names, begun, strict=True)}, origins(self.binding))
+        compare(dict(zip(names, begun, strict=True)), origins(self.binding))
 
     def _sampler(self, run: dict[str, Any], inputs: Inputs) -> RaySampler:
         rollout = self.config.rollout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 from relax_core.binding import Binding
 from relax_core.orchestration.checkpoints import step_of
@@ -53,7 +52,7 @@ class RayRun(Run):
         if checkpoint is None:
             self._begin_again()
         else:
-            self.resume(Path(checkpoint))
+            self.resume(checkpoint)
 
     def _begin_again(self) -> None:
         self.step = 0

@@ -54,8 +54,8 @@ class RaySampler:
         """What messages call the engines."""
         return [each.name for each in self._engines]
 
-    def begin(self, timeout: float) -> list[tuple[dict[str, Origin], int]]:
-        """Wait for the engines: where the plugins of each are from, and its process's number."""
+    def begin(self, timeout: float) -> list[dict[str, Origin]]:
+        """Wait for the engines: where the plugins of each are from."""
         return gather({each.actor.begin.remote(): each.name for each in self._engines}, "start", timeout)
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, place: int) -> Future[list[Completion]]:

@@ -37,9 +37,9 @@ class SamplingActor:
         self._updating, self._number = Lock(), 0
         self._turn: Any = nullcontext() if self.config.rollout.engine == "vllm" else Lock()
 
-    def begin(self) -> tuple[dict[str, Origin], int]:
-        """Where the plugins of this process are from, and its number."""
-        return origins(self.binding), os.getpid()
+    def begin(self) -> dict[str, Origin]:
+        """Where the plugins of this process are from."""
+        return origins(self.binding)
 
     def proceed(
         self,
