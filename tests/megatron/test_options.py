@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer import TransformerConfig
 
 from relax_core.engines.ranked import Role
+from relax_core.rules.megatron_args import known_arguments
 from tests.megatron.conftest import LENGTHS, TOKENS, embedded, megatron, prepared, ranks_of, resolved, runtime_of, shape
 
 pytestmark = pytest.mark.slow
@@ -18,6 +24,11 @@ OLD = torch.linspace(-0.3, 0.3, sum(LENGTHS))
 def dp2():
     with ranks_of("dp2") as ranks:
         yield ranks
+
+
+def test_the_arguments_that_may_be_written_are_those_that_megatron_has():
+    kinds = (TransformerConfig, OptimizerConfig, DistributedDataParallelConfig)
+    assert known_arguments() == sorted({field.name for kind in kinds for field in fields(kind)})
 
 
 def run_of(model, **trainer):
