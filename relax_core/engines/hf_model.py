@@ -13,7 +13,8 @@ from relax_core.engines.rows import Layout, lay_out
 from relax_core.engines.state import reason
 from relax_core.engines.types import Tokens
 from relax_core.errors import FOREIGN, LoadError
-from relax_core.numerics.head import evaluating, head_of, token_log_probs, top_log_probs
+from relax_core.numerics.head import evaluating, head_of
+from relax_core.numerics.log_probs import token_log_probs, top_log_probs
 
 PROBE_TOLERANCE = 1e-3
 

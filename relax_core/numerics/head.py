@@ -1,99 +1,19 @@
-"""From the last hidden states to log-probs, without the logits of more than a few tokens at a time."""
+"""What a causal LM does to its last hidden states: the head that `log_probs.py` computes without the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from relax_core.errors import LoadError
-from relax_core.numerics.sizes import CHUNK_LOGITS
+from relax_core.numerics.log_probs import LogitTransform, logits_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-LogitTransform: TypeAlias = Callable[[Tensor], Tensor]
-
-
-def token_log_probs(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    token_ids: Tensor,
-    *,
-    temperature: float = 1.0,
-    entropy: bool = False,
-    chunk_tokens: int | None = None,
-    logit_transform: LogitTransform | None = None,
-    vocabulary: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Log-probs in nats of `token_ids` [T] or [T, C] under softmax(transform(hidden weightᵀ + bias) / temperature).
-
-    The first result has the shape of `token_ids`. `hidden` is [T, H], `weight` [V, H], `bias` [V]; `vocabulary` limits
-    the softmax to the ids below it. The product is computed in the type of its operands, the rest and the results in
-    float32 (float64 for float64). With `entropy` the second result is the entropy [T] of the same distributions, else
-    None. Both are differentiable in `hidden`, `weight` and `bias`; forward and backward hold the logits of
-    `chunk_tokens` tokens (default: as many as make `CHUNK_LOGITS`), which the backward computes a second time.
-    """
-    weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
-    size = chunk_tokens or max(1, CHUNK_LOGITS // weight.shape[0])
-    # functional.linear_cross_entropy chunks too, but has no entropy and no transform between product and softmax.
-    parts = [
-        checkpoint(
-            _chunk, states, weight, bias, ids, temperature, entropy, logit_transform,
-            use_reentrant=False, preserve_rng_state=False,
-        )
-        for states, ids in zip(torch.split(hidden, size), torch.split(token_ids, size), strict=True)
-    ]  # fmt: skip
-    log_probs, entropies = zip(*parts, strict=True)
-    return torch.cat(log_probs), torch.cat(entropies) if entropy else None
-
-
-@torch.no_grad()
-def top_log_probs(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    count: int,
-    *,
-    temperature: float = 1.0,
-    chunk_tokens: int | None = None,
-    logit_transform: LogitTransform | None = None,
-    vocabulary: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The `count` likeliest ids [T, count] and their log-probs [T, count], chunked as in `token_log_probs`; no gradient."""
-    weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
-    size = chunk_tokens or max(1, CHUNK_LOGITS // weight.shape[0])
-    tops = [
-        (_logits(states, weight, bias, logit_transform) / temperature).log_softmax(-1).topk(count)
-        for states in torch.split(hidden, size)
-    ]
-    return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
-
-
-def _chunk(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    token_ids: Tensor,
-    temperature: float,
-    entropy: bool,
-    logit_transform: LogitTransform | None,
-) -> tuple[Tensor, Tensor | None]:
-    log_probs = (_logits(hidden, weight, bias, logit_transform) / temperature).log_softmax(-1)
-    chosen = log_probs.gather(-1, token_ids if token_ids.dim() == 2 else token_ids[:, None]).reshape(token_ids.shape)
-    return chosen, -(log_probs.exp() * log_probs).sum(-1) if entropy else None
-
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, logit_transform: LogitTransform | None) -> Tensor:
-    logits = functional.linear(hidden, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return logits if logit_transform is None else logit_transform(logits)
 
 
 def head_of(model: PreTrainedModel) -> tuple[Tensor, Tensor | None, LogitTransform | None]:
@@ -124,7 +44,7 @@ def check_head(model: PreTrainedModel) -> None:
     with evaluating(model), torch.no_grad():
         expected = model(input_ids=token_ids, use_cache=False).logits
         hidden = model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
-        actual = _logits(hidden, weight, bias, transform).to(expected.dtype)
+        actual = logits_of(hidden, weight, bias, transform).to(expected.dtype)
     tolerance = 4 * torch.finfo(hidden.dtype).eps * float(expected.abs().max())
     if actual.shape != expected.shape or not float((actual - expected).abs().max()) <= tolerance:
         raise LoadError(

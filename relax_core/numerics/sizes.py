@@ -1,7 +1,14 @@
 """Sizes that the arithmetic of a run and its estimate share."""
 
-CHUNK_LOGITS = 2**26
-"""Logits in a chunk of the head when no chunk size is given: 256 MiB of float32."""
+CHUNK_LOGITS, CHUNK_TOKENS = 2**22, 128
+"""A chunk of the head has so many logits, 16 MiB of float32, and at least so many tokens: fewer would not fill a product."""
+KEPT_LOGITS = 2**25
+"""Logits that a forward keeps for its backward, which computes the others again: 128 MiB of float32."""
+
+
+def chunk_tokens(vocabulary: int) -> int:
+    """Tokens in a chunk of the head, over so many ids, when no size is given."""
+    return max(CHUNK_TOKENS, CHUNK_LOGITS // vocabulary)
 
 
 def responses_per_row(prompt: int, response: float, group: int, width: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relax_core.numerics.sizes import CHUNK_LOGITS
+from relax_core.numerics.sizes import KEPT_LOGITS, chunk_tokens
 from relax_core.scaling.shape import Shape
 
 
@@ -38,14 +38,25 @@ def activations(shape: Shape, micro: Micro) -> int:
 
 
 def _head(shape: Shape, micro: Micro) -> int:
+    """The embedded engine's: two chunks that all share, what the forward keeps, the gradient of the weight, and casts."""
+    if not micro.keeps_float32:
+        return _megatron_head(shape, micro)
+    rows, chunk = _chunk(shape, micro)
+    casts = (rows + micro.responses) * shape.hidden * micro.itemsize if micro.itemsize < 4 else 0
+    return casts + 2 * chunk + min(micro.responses * rows, KEPT_LOGITS) * 4 + rows * shape.hidden * 4
+
+
+def _megatron_head(shape: Shape, micro: Micro) -> int:
     """Three times the logits of a chunk, or one and the gradients of its weight, which add up where there are several."""
+    rows, chunk = _chunk(shape, micro)
+    copies = 2 if micro.responses * rows * 4 > chunk else 1
+    return max(3 * chunk, chunk + copies * rows * shape.hidden * micro.itemsize)
+
+
+def _chunk(shape: Shape, micro: Micro) -> tuple[int, int]:
+    """Ids of the vocabulary on this rank, and the bytes of their logits in a chunk."""
     rows = -(-shape.vocabulary // micro.tensor)
-    chunk = min(micro.responses, max(1, CHUNK_LOGITS // rows))
-    copies = 2 if micro.responses > chunk else 1
-    weight = rows * shape.hidden * (4 if micro.keeps_float32 else micro.itemsize)
-    is_cast = micro.keeps_float32 and micro.itemsize < 4
-    casts = (rows + chunk) * shape.hidden * micro.itemsize if is_cast else 0
-    return casts + max(3 * chunk * rows * 4, chunk * rows * 4 + copies * weight)
+    return rows, min(micro.responses, chunk_tokens(rows)) * rows * 4
 
 
 def _input(shape: Shape, micro: Micro) -> int:

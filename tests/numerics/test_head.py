@@ -20,8 +20,9 @@ from transformers import (
 )
 
 from relax_core.errors import LoadError
-from relax_core.numerics import head
-from relax_core.numerics.head import check_head, evaluating, head_of, token_log_probs
+from relax_core.numerics import sizes
+from relax_core.numerics.head import check_head, evaluating, head_of
+from relax_core.numerics.log_probs import token_log_probs
 
 TOKENS, WIDTH, VOCABULARY = 13, 8, 37
 SIZES = {
@@ -105,6 +106,44 @@ def test_bfloat16_products_are_normalised_in_float32():
     assert weight.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("kept", [0, 4 * VOCABULARY, 9 * VOCABULARY, 10**6])
+def test_what_is_kept_for_the_backward_changes_no_gradient(kept, monkeypatch):
+    monkeypatch.setattr(sizes, "KEPT_LOGITS", kept)
+    hidden, weight, bias, token_ids = operands()
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        log_probs, entropy = token_log_probs(hidden, weight, bias, token_ids, entropy=True, chunk_tokens=4)
+    gradients = torch.autograd.grad((log_probs * token_ids + entropy).sum(), [hidden, weight, bias])
+    values, entropies = plain(hidden, weight, bias, token_ids, 1.0, None)
+    expected = torch.autograd.grad((values * token_ids + entropies).sum(), [hidden, weight, bias])
+    torch.testing.assert_close(gradients, expected, rtol=0, atol=1e-12)
+    assert sum(t.numel() for t in saved if t.shape[-1] == VOCABULARY and t.dim() == 2) == min(
+        kept, TOKENS * VOCABULARY
+    ) // (4 * VOCABULARY) * (4 * VOCABULARY) + (VOCABULARY if kept > TOKENS * VOCABULARY else 0)
+
+
+@pytest.mark.parametrize("given", [("hidden",), ("weight",), ("hidden", "bias")])
+def test_only_what_is_trained_has_a_gradient(given):
+    values = dict(zip(("hidden", "weight", "bias"), operands()[:3], strict=True))
+    for name, value in values.items():
+        value.requires_grad_(name in given)
+    token_log_probs(*values.values(), operands()[3])[0].sum().backward()
+    assert [name for name, value in values.items() if value.grad is not None] == list(given)
+
+
+def test_autocast_reaches_the_gradients():
+    hidden, weight, bias, token_ids = operands(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        log_probs, _ = token_log_probs(hidden, weight, bias, token_ids)
+    lower = [each.detach().bfloat16().requires_grad_() for each in (hidden, weight, bias)]
+    expected, _ = token_log_probs(*lower, token_ids)
+    assert torch.equal(log_probs, expected)
+    mine = torch.autograd.grad(log_probs.sum(), [hidden, weight, bias])
+    theirs = torch.autograd.grad(expected.sum(), lower)
+    assert [each.dtype for each in mine] == [torch.float32] * 3
+    torch.testing.assert_close(mine, [each.float() for each in theirs], rtol=0, atol=0)
+
+
 class RowsOverTheVocabulary(TorchDispatchMode):
     """The number of rows of every tensor with the vocabulary as its last dimension that an operation gave."""
 
@@ -121,7 +160,9 @@ class RowsOverTheVocabulary(TorchDispatchMode):
 
 @pytest.mark.parametrize("given", [True, False])
 def test_forward_and_backward_hold_the_logits_of_one_chunk(given, monkeypatch):
-    monkeypatch.setattr(head, "CHUNK_LOGITS", 16 * VOCABULARY + 5)
+    monkeypatch.setattr(sizes, "CHUNK_LOGITS", 16 * VOCABULARY + 5)
+    monkeypatch.setattr(sizes, "CHUNK_TOKENS", 1)
+    monkeypatch.setattr(sizes, "KEPT_LOGITS", 0)
     hidden, weight, bias, token_ids = operands(tokens=100)
     saved = []
     with (

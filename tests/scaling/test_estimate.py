@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relax_core.config import RunConfig
-from relax_core.numerics.sizes import CHUNK_LOGITS
+from relax_core.numerics.sizes import CHUNK_LOGITS, KEPT_LOGITS
 from relax_core.scaling.activations import Micro, activations
 from relax_core.scaling.devices import Assumptions, Device
 from relax_core.scaling.estimate import Estimate, estimate
@@ -50,15 +50,15 @@ def held(estimate: Estimate, number: int = 0) -> dict[str, int]:
 
 def test_a_layer_of_the_embedded_engine_in_float32():
     layers = 4 * 4 * 10 * (6 * 8 + 2 * (8 + 4) + 4 * 16)
-    last_norm, head = 4 * 10 * 3 * 8, 3 * 4 * 6 * 32
-    # With one chunk: three times its logits are less than once and the gradient of its weight.
-    head = max(head, 4 * 6 * 32 + 4 * 32 * 8)
+    last_norm = 4 * 10 * 3 * 8
+    # Two buffers for the chunk that there is, its logits kept, the gradient of their weight.
+    head = 2 * 4 * 6 * 32 + 4 * 6 * 32 + 4 * 32 * 8
     assert activations(SHAPE, MICRO) == layers + last_norm + head
 
 
 def test_a_layer_under_autocast_holds_bfloat16_copies_of_its_weights():
     layer = 10 * (26 * 8 + 4 * (8 + 4) + 8 * 16) + 2 * (2 * 8 * 12 + 3 * 8 * 16)
-    head = 2 * (32 + 6) * 8 + 3 * 4 * 6 * 32
+    head = 2 * (32 + 6) * 8 + 3 * 4 * 6 * 32 + 4 * 32 * 8
     assert activations(SHAPE, replace(MICRO, itemsize=2)) == 4 * layer + 4 * 10 * 3 * 8 + head
 
 
@@ -78,12 +78,17 @@ def test_norms_of_queries_and_keys():
     assert more == 4 * 4 * 10 * 2 * (8 + 4)
 
 
-def test_several_chunks_add_the_gradients_of_the_heads_weight():
-    micro = replace(MICRO, responses=CHUNK_LOGITS)
-    chunk = CHUNK_LOGITS // 32 * 32 * 4
+def test_many_tokens_keep_a_part_of_their_logits():
+    many = KEPT_LOGITS
+    more = activations(SHAPE, replace(MICRO, responses=many)) - activations(SHAPE, MICRO)
+    assert more == 2 * 4 * (CHUNK_LOGITS - 6 * 32) + 4 * (KEPT_LOGITS - 6 * 32)
+
+
+def test_several_chunks_of_megatron_add_the_gradients_of_the_heads_weight():
+    micro = replace(MICRO, responses=CHUNK_LOGITS, keeps_float32=False)
     wide = replace(SHAPE, hidden=2**22)
     one = activations(wide, replace(micro, responses=1)) - 4 * 32
-    assert activations(wide, micro) - one == chunk + 4 * 32 * 2**22
+    assert activations(wide, micro) - one == CHUNK_LOGITS * 4 + 4 * 32 * 2**22
 
 
 def test_megatron_shares_a_layer_and_the_tokens_between_layers():

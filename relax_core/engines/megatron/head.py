@@ -1,6 +1,6 @@
 """From the last hidden states to log-probs where each tensor-parallel rank has a part of the vocabulary.
 
-As `relax_core.numerics.head`: chunked, computed a second time in the backward, never the logits of more than a few tokens.
+As `relax_core.numerics.log_probs`: chunked, computed a second time in the backward, never the logits of more than a few tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from relax_core.numerics.sizes import CHUNK_LOGITS
+from relax_core.numerics.sizes import chunk_tokens
 
 
 class VocabularyHead:
@@ -26,7 +26,7 @@ class VocabularyHead:
         self.first = group.rank() * weight.shape[0]
         ids = torch.arange(weight.shape[0], device=weight.device) + self.first
         self.unknown = ids >= vocabulary
-        self.size = max(1, CHUNK_LOGITS // weight.shape[0])
+        self.size = chunk_tokens(weight.shape[0])
 
     def log_probs(self, hidden: Tensor, ids: Tensor, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """[T, H], the same on every rank, and ids [T] or [T, C] -> log-probs of that shape, and entropies [T] if asked for.
