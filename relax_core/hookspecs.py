@@ -114,7 +114,7 @@ def compute_advantage(rollout: Rollout, config: Any, context: Context) -> Advant
 def adjust_advantage(rollout: Rollout, advantages: Tensor, config: Any, context: Context) -> Tensor:  # type: ignore[empty-body]
     """Change the advantages after the estimator and before normalisation. Every active plugin, each on the last one's result.
 
-    Gives advantages [T].
+    Gives advantages [T]. A rollout has old log-probs where something declares `requires_old_log_probs`.
 
         @hookimpl
         def adjust_advantage(rollout, advantages, config):

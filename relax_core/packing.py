@@ -42,8 +42,13 @@ def select_tokens(batch: B, keep: Tensor) -> B:
 
 
 def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor) -> LossBatch:
-    """The rollout (or a cut of it) with what a forward pass adds: `log_probs`, and `entropy` where it is computed."""
-    batch: LossBatch = build(LossBatch, rollout.sequence_ids, {**rollout.tokens, **tokens}, rollout.sequences, group)
+    """The rollout (or a cut of it) with what a forward pass adds: `log_probs`, and `entropy` where it is computed.
+
+    A rollout without old log-probs is trained on once, by the policy that they are those of.
+    """
+    old = {"old_log_probs": tokens["log_probs"].detach()} if "log_probs" in tokens else {}
+    found = {**old, **rollout.tokens, **tokens}
+    batch: LossBatch = build(LossBatch, rollout.sequence_ids, found, rollout.sequences, group)
     return batch
 
 

@@ -107,7 +107,8 @@ class Runtime:
             return rollout.with_values(loss_mask=rollout.raw_mask, advantages=silent), metrics
         rollout = self._mask(rollout, step, metrics)
         rollout = self._estimate(rollout, step, metrics)
-        _observe(rollout, metrics)
+        silent = rollout.sequence_sum(rollout.advantages.abs()) == 0
+        metrics.add("rollout", {"adv_zero_ratio": SequenceMean(silent)}, rollout)
         replaced = self.binding.needs("replaces_advantage")
         for plugin in self.binding.implementing("rollout_metrics"):
             if replaced and plugin is self.binding.estimator:
@@ -159,7 +160,7 @@ class Runtime:
             metrics.add("train", term.metrics, batch)
             total = total + term.coefficient * _sum(term.per_token, factor, batch)
         metrics.put("train/loss", ratio(total, count))
-        _watch(batch, metrics)
+        _watch(batch, metrics, bool(self.policy_weight))
         return LossOutput(total, count, metrics)
 
     def value_loss(self, batch: CriticBatch, step: int = 0) -> LossOutput:
@@ -270,22 +271,26 @@ def _anchor(x: Tensor) -> Tensor:
     return torch.where(torch.zeros_like(x, dtype=torch.bool), x, 0.0).sum()
 
 
-def _watch(batch: LossBatch, metrics: Metrics) -> None:
+def _watch(batch: LossBatch, metrics: Metrics, has_policy_loss: bool) -> None:
     found: dict[str, TokenMean] = {}
-    if batch.has("old_log_probs"):
+    if has_policy_loss and batch.has("old_log_probs"):
         gap = batch.log_probs - batch.old_log_probs
         found["approx_kl"] = TokenMean(-batch.log_ratio())
         found["nan_ratio"] = TokenMean(~(gap.abs() <= MAX_LOG_RATIO))
+    if has_policy_loss and batch.has("rollout_log_probs") and batch.has("old_log_probs"):
+        found |= _mismatch(batch)
     if batch.has("entropy"):
         found["entropy"] = TokenMean(batch.entropy)
     metrics.add("train", found, batch)
 
 
-def _observe(rollout: Rollout, metrics: Metrics) -> None:
-    if rollout.has("old_log_probs") and rollout.has("rollout_log_probs"):
-        log_ratio = rollout.old_log_probs - rollout.rollout_log_probs
-        k3 = kl_estimate(rollout.rollout_log_probs, rollout.old_log_probs, "k3")
-        found = {"is_approx_k3_kl": TokenMean(k3), "is_logprob_abs_diff": TokenMean(log_ratio.abs())}
-        metrics.add("train", found, rollout)
-    silent = rollout.sequence_sum(rollout.advantages.abs()) == 0
-    metrics.add("rollout", {"adv_zero_ratio": SequenceMean(silent)}, rollout)
+def _mismatch(batch: LossBatch) -> dict[str, TokenMean]:
+    """How far the engine that sampled is from the one that trains, over the raw mask; `fresh`: with the same weights."""
+    k3 = kl_estimate(batch.rollout_log_probs, batch.old_log_probs, "k3")
+    gap = (batch.old_log_probs - batch.rollout_log_probs).abs()
+    fresh = batch.raw_mask & (batch.staleness == 0) if batch.has("staleness") else batch.raw_mask
+    return {
+        "is_approx_k3_kl": TokenMean(k3, batch.raw_mask),
+        "is_logprob_abs_diff": TokenMean(gap, batch.raw_mask),
+        "is_logprob_abs_diff_fresh": TokenMean(gap, fresh),
+    }

@@ -22,7 +22,7 @@ BATCH_FIELDS: Mapping[str, str] = {
     "raw_mask": "",
     "loss_mask": "",
     "log_probs": "",
-    "old_log_probs": "",
+    "old_log_probs": "requires_old_log_probs",
     "advantages": "",
     "returns": "",
     "old_values": "",
@@ -41,7 +41,10 @@ BATCH_FIELDS: Mapping[str, str] = {
     "candidate_log_probs": "candidates",
     "teacher_candidate_log_probs": "candidates",
 }
-"""What a batch holds by itself, with the capability that asks for it where not every run has it."""
+"""What a batch holds by itself, with the capability that asks for it where not every run has it.
+
+Old log-probs are in every loss batch: where a rollout needs none and has one update, they are those of the update itself.
+"""
 KL_LOSSES = frozenset({"loss:k1", "loss:k2", "loss:k3"})
 
 
@@ -102,13 +105,17 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What any role may need. `formula` is its text in the comparison table; `config` its fields, where not the spec's."""
+    """What any role may need. `formula` is its text in the comparison table; `config` its fields, where not the spec's.
+
+    `requires_old_log_probs`: a hook that is given a rollout reads them; a loss batch has them in any case.
+    """
 
     formula: str = ""
     config: type[AlgorithmConfig] | None = None
     requires_reference: Declared[bool] = False
     requires_teacher: Declared[bool] = False
     requires_rollout_log_probs: Declared[bool] = False
+    requires_old_log_probs: Declared[bool] = False
     requires_entropy: Declared[bool] = False
     supports_async: Declared[bool] = True
     max_staleness: Declared[int | None] = None

@@ -52,6 +52,7 @@ def algorithm() -> AlgorithmSpec:
         component=Component(
             formula="w = π_old / π_rollout per token, sequence or geometric mean; clipped or masked",
             requires_rollout_log_probs=True,
+            requires_old_log_probs=True,
             supports_context_parallel=True,
         ),
         flags=(

@@ -40,6 +40,7 @@ def algorithm() -> AlgorithmSpec:
             section="m2po",
             formula="keep the smallest (log π_old/π_rollout)² whose mean is ≤ threshold",
             requires_rollout_log_probs=True,
+            requires_old_log_probs=True,
             supports_context_parallel=True,
         ),
     )

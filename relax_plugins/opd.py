@@ -60,6 +60,7 @@ def algorithm() -> AlgorithmSpec:
         component=Component(
             formula="A − coef·(log π_old − log π_teacher), or a divergence on the teacher's top-k candidates",
             requires_teacher=True,
+            requires_old_log_probs=lambda config: not in_loss(config),
             supports_context_parallel=True,
             candidates=lambda config: config.top_k if in_loss(config) else 0,
             policy_weight=lambda config: 1 - config.loss_weight if in_loss(config) else 1.0,

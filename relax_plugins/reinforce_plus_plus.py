@@ -37,6 +37,7 @@ def algorithm() -> AlgorithmSpec:
         estimator=Estimator(
             formula="Σ γ^i·r_{t+i}, whitened over the batch",
             requires_reference=lambda config: config.kl_coef != 0,
+            requires_old_log_probs=lambda config: config.kl_coef != 0,
             normalization="population",
             normalization_use="required",
             per_token=lambda config: config.gamma != 1 or config.kl_coef != 0,

@@ -103,7 +103,7 @@ class Call:
         given: dict[str, Any] = {"context": Context(0, 10, torch.Generator().manual_seed(7), {})}
         given["batch" if self.hook in BATCHES else "rollout"] = batch
         if self.hook == "adjust_advantage":
-            given["advantages"] = batch.read("old_log_probs") + 1
+            given["advantages"] = batch.tokens["old_log_probs"] + 1  # not read: that would be the plugin's doing
         if self.hook == "rollout_metrics":
             given["roles"] = roles(self.variant)
         return given

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relax_core.batch import Batch
-from relax_core.conformance.call import Call
+from relax_core.conformance.call import BATCHES, Call
 from relax_core.conformance.variants import Variant, needs
 from relax_core.errors import FOREIGN
 from relax_core.spec import BATCH_FIELDS
@@ -18,16 +18,17 @@ CONDITIONAL = {name: capability for name, capability in BATCH_FIELDS.items() if 
 ALWAYS = frozenset(BATCH_FIELDS) - set(CONDITIONAL)
 
 
-def declared(variant: Variant) -> set[str]:
-    """The fields that a plugin may read under a configuration."""
+def declared(variant: Variant, hook: str) -> set[str]:
+    """The fields that a hook may read under a configuration."""
     asked = {name for name, capability in CONDITIONAL.items() if needs(variant, capability)}
-    return asked | ALWAYS | {field.name for field in variant.bound.spec.fields}
+    given = {"old_log_probs"} if hook in BATCHES else set()
+    return asked | given | ALWAYS | {field.name for field in variant.bound.spec.fields}
 
 
 def reads(call: Call) -> set[str]:
     """The fields that a hook asks for, those that are not there included. `has` knows only what is declared."""
     log: set[str] = set()
-    allowed = declared(call.variant)
+    allowed = declared(call.variant, call.hook)
     if call.hook == "value_loss":
         allowed |= {"values"}
     try:

@@ -8,6 +8,8 @@ from relax_core.errors import RunError
 
 METRIC = "train/is_logprob_abs_diff"
 """The metric of it, which is over all tokens: those of older weights differ for more than the engines' sake."""
+FRESH = f"{METRIC}_fresh"
+"""The same over the tokens that the weights of the step sampled."""
 
 
 def gap_of(rollout: Rollout) -> float | None:

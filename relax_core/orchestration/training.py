@@ -15,7 +15,7 @@ from relax_core.faults import NotFinite
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.collect import Response, tokens_of
 from relax_core.orchestration.incidents import Incidents
-from relax_core.orchestration.mismatch import gap_of, refuse
+from relax_core.orchestration.mismatch import FRESH, gap_of, refuse
 from relax_core.packing import select_sequences
 from relax_core.reductions import Metrics, mean_of
 
@@ -44,15 +44,18 @@ class Training:
             updates = list(self._updates(responses, rollout, metrics, step))
         for update in updates:
             metrics.update(update.metrics.partials.items())
-        return {**metrics.reduce(rollout.group), **_describe_updates(updates), **_describe_rollout(rollout)}
+        values = metrics.reduce(rollout.group)
+        self.gap = values.get(FRESH) if self.gap is None else self.gap
+        return {**values, **_describe_updates(updates), **_describe_rollout(rollout)}
 
     def _score(self, responses: Sequence[Response], rollout: Rollout) -> Rollout:
         """The passes that the algorithm needs, without a graph: old log-probs, reference, teacher, critic."""
         tokens, engine, roles = tokens_of(responses), self.parts.engine, self.parts.topology.roles
         found: dict[str, Tensor] = {}
-        if self.parts.runtime.policy_weight:
-            taken = self.config.trainer.use_rollout_log_probs
-            found["old_log_probs"] = rollout.rollout_log_probs if taken else engine.score(tokens, "actor")
+        if self.parts.runtime.policy_weight and self.config.trainer.use_rollout_log_probs:
+            found["old_log_probs"] = rollout.rollout_log_probs
+        elif self.parts.runtime.policy_weight and self._needs_old(rollout):
+            found["old_log_probs"] = engine.score(tokens, "actor")
         if "reference" in roles:
             found["ref_log_probs"] = engine.score(tokens, "reference")
         if count := self.binding.most("candidates"):
@@ -63,6 +66,12 @@ class Training:
         if self.parts.critic is not None:
             found["values"] = self.parts.critic.values(tokens)
         return rollout.with_values(**found)
+
+    def _needs_old(self, rollout: Rollout) -> bool:
+        """Not where the one update that there is can take them from its own forward: the weights are the same."""
+        updated_again = rollout.size > self.parts.topology.global_batch_size
+        looked_at = self.config.rollout.mismatch_stop is not None or self.binding.needs("requires_old_log_probs")
+        return updated_again or looked_at
 
     def _updates(
         self, responses: Sequence[Response], rollout: Rollout, metrics: Metrics, step: int

@@ -46,6 +46,17 @@ def train(relax, run_file, tmp_path):
     return run
 
 
+def test_the_old_log_probs_of_one_update_are_its_own(train):
+    """A limit of the mismatch has them computed before the update: the same numbers, to the last bit."""
+    own, before = metrics(train(name="own")), metrics(train("--mismatch-stop", 10.0, name="before"))
+    assert own == before
+    assert [each["train/approx_kl"] for each in own] == [0.0, 0.0]
+
+
+def test_a_second_update_has_moved_away_from_the_old_log_probs(train):
+    assert metrics(train("--num-steps-per-rollout", 2, "--entropy-coef", 0.1))[0]["train/approx_kl"] != 0.0
+
+
 def test_a_run_directory_holds_everything(train):
     directory = train("--tensorboard", text=RUN + ALGORITHM)
     found = metrics(directory)

@@ -85,7 +85,8 @@ NUMERIC = {
     "RLX816": loss(CLIPPED + 'return PolicyLoss(per_token, {"ratio": Max(batch.local_mean(ratio))})'),
     "RLX821": estimator(
         "every = torch.ones_like(rollout.raw_mask)\n"
-        + ADVANTAGE.format("rollout.rewards - 0.01 * rollout.sequence_sum(rollout.old_log_probs, mask=every)")
+        + ADVANTAGE.format("rollout.rewards - 0.01 * rollout.sequence_sum(rollout.old_log_probs, mask=every)"),
+        "requires_old_log_probs=True",
     ),
     "RLX822": component(
         "loss_term",

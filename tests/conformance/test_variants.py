@@ -48,7 +48,7 @@ def test_a_hook_is_called_again_only_where_its_own_fields_differ():
 def test_what_may_be_read_follows_the_configuration():
     plain, with_kl = subject("reinforce_plus_plus").variants
     assert with_kl.label == "kl_coef=0.1"
-    assert "ref_log_probs" in declared(with_kl) - declared(plain)
+    assert "ref_log_probs" in declared(with_kl, "compute_advantage") - declared(plain, "compute_advantage")
     (call,) = subject("reinforce_plus_plus").under(with_kl, "compute_advantage")
     assert "ref_log_probs" in reads(call)
 

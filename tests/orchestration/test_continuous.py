@@ -53,7 +53,7 @@ class Scored(Continuous):
 
 def generation(bound: int, steps: int) -> tuple[Scored, Engine]:
     engine = Engine()
-    rollout = SimpleNamespace(rollout_batch_size=SIZE, max_refills=4, partial_rollout=False)
+    rollout = SimpleNamespace(rollout_batch_size=SIZE, max_refills=40, partial_rollout=False)
     config = SimpleNamespace(
         rollout=rollout, trainer=SimpleNamespace(num_rollout=steps), topology=SimpleNamespace(timeout=20)
     )

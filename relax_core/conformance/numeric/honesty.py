@@ -24,11 +24,11 @@ def undeclared_reads(subject: Subject) -> Iterator[Problem]:
     seen: set[tuple[str, str]] = set()
     for hook in METRICS:
         for call in subject.implementations(hook):
-            for name in sorted(reads(call) - declared(call.variant)):
+            for name in sorted(reads(call) - declared(variant := call.variant, hook)):
                 if (hook, name) not in seen:
                     seen.add((hook, name))
                     told = f"{call.label} reads '{name}', which is not declared"
-                    yield Problem(told, name, ", ".join(sorted(declared(call.variant))), how_to_get(name))
+                    yield Problem(told, name, ", ".join(sorted(declared(variant, hook))), how_to_get(name))
 
 
 @numeric(

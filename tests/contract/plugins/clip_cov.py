@@ -40,7 +40,11 @@ def algorithm() -> AlgorithmSpec:
         "Silences the tokens that use up the entropy",
         paper="arXiv:2505.22617",
         config=Config,
-        component=Component(formula="A = 0 where cov(log π, A) is largest", supports_context_parallel=True),
+        component=Component(
+            formula="A = 0 where cov(log π, A) is largest",
+            requires_old_log_probs=True,
+            supports_context_parallel=True,
+        ),
     )
 
 
