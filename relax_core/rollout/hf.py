@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from relax_core.errors import RunError
 from relax_core.numerics.head import evaluating, vocabulary_limit
+from relax_core.rollout.decoding import attending_to_one, let_grow
 from relax_core.rollout.seeds import seed_of
 from relax_core.rollout.types import Completion, SamplingParams
 
@@ -60,7 +61,7 @@ class HFSampler:
         size = self.max_batch or max(1, len(rows))
         completions: list[Completion] = []
         # Not inference_mode: a buffer that the model sets on the way could not take part in the trainer's backward.
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model), attending_to_one(self.model):
             for start in range(0, len(rows), size):
                 completions += self._decode(rows[start : start + size], uniforms[start : start + size], params)
         return [completions[start : start + params.n] for start in range(0, len(rows), params.n)]
@@ -120,6 +121,7 @@ class HFSampler:
         live = _Live(lengths, lengths, mask, logits, cache)
         live.select(torch.tensor([distinct[prompt] for prompt in prompts], device=device))
         live.rows = torch.arange(len(prompts), device=device)
+        let_grow(live.cache)
         return live
 
     def _advance(self, live: _Live, chosen: Tensor, ends: Tensor) -> None:
