@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -33,6 +34,9 @@ class FinishReason(IntEnum):
     STOP = 0
     LENGTH = 1
     ABORT = 2
+
+
+MASKS = ("raw_mask", "loss_mask")
 
 
 class TokenValue:
@@ -125,14 +129,29 @@ class Batch:
 
     def sequence_sum(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """[T] -> [S]: the sum over live tokens, whole even where a sequence is spread over ranks. Differentiable."""
-        kept = _where(self.live if mask is None else mask, x)
-        return summed(segment_sum(kept.double(), self.sequence_ids, self.size), self._token_group).to(x.dtype)
+        return self._sequence_sum(x, self.live if mask is None else mask).to(x.dtype)
 
     def sequence_mean(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """[T] -> [S]: the mean over live tokens; 0 for a sequence with nothing live. Differentiable."""
         live = self.live if mask is None else mask
-        counts = self.sequence_sum(live.double(), mask=live)
-        return (self.sequence_sum(x.double(), mask=live) / counts.clamp(min=1)).to(x.dtype)
+        return (self._sequence_sum(x, live) / self._sequence_count(live).clamp(min=1)).to(x.dtype)
+
+    def _sequence_count(self, mask: Tensor) -> Tensor:
+        """[S] float64: how many tokens are in the mask; those of the batch's own masks are counted once."""
+        name = next((name for name in MASKS if self.tokens.get(name) is mask), "")
+        if name not in self._counts:
+            count = summed(segment_sum(mask.double(), self.sequence_ids, self.size), self._token_group)
+            if not name:
+                return count
+            self._counts[name] = count
+        return self._counts[name]
+
+    @cached_property
+    def _counts(self) -> dict[str, Tensor]:
+        return {}
+
+    def _sequence_sum(self, x: Tensor, mask: Tensor) -> Tensor:
+        return summed(segment_sum(_where(mask, x).double(), self.sequence_ids, self.size), self._token_group)
 
     @property
     def owns_sequences(self) -> bool:

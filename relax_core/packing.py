@@ -46,10 +46,9 @@ def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor
 
     A rollout without old log-probs is trained on once, by the policy that they are those of.
     """
-    old = {"old_log_probs": tokens["log_probs"].detach()} if "log_probs" in tokens else {}
-    found = {**old, **rollout.tokens, **tokens}
-    batch: LossBatch = build(LossBatch, rollout.sequence_ids, found, rollout.sequences, group)
-    return batch
+    new: LossBatch = build(LossBatch, rollout.sequence_ids, {"raw_mask": rollout.raw_mask, **tokens}, {}, group)
+    old = {"old_log_probs": new.log_probs.detach()} if new.has("log_probs") else {}
+    return replace(new, tokens={**old, **rollout.tokens, **new.tokens}, sequences=rollout.sequences)
 
 
 def plain(rollout: Rollout) -> dict[str, Any]:

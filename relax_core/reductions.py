@@ -31,17 +31,15 @@ class Partial:
 
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
-_EMPTY = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
+_EMPTY = {"max": -torch.inf, "min": torch.inf}
 
 
 def partial_of(metric: Metric, batch: Batch) -> Partial:
     """One batch's share of a metric."""
     by_sequence = isinstance(metric, SequenceMean) or getattr(metric, "over", "token") == "sequence"
-    value = metric.value.detach().double()
     live = _live(metric, batch, by_sequence)
-    kept = torch.where(live, value.expand_as(live), _EMPTY[_operation(metric)])
-    operation = _operation(metric)
-    total = kept.sum() if operation == "sum" else _extreme(kept, operation)
+    value, operation = metric.value.detach().expand_as(live), _operation(metric)
+    total = _sum(value, live) if operation == "sum" else _extreme(value.double(), live, operation)
     return Partial(operation, total, live.sum().double(), isinstance(metric, TokenMean | SequenceMean))
 
 
@@ -56,7 +54,15 @@ def _operation(metric: Metric) -> Operation:
     return "max" if isinstance(metric, Max) else "min" if isinstance(metric, Min) else "sum"
 
 
-def _extreme(kept: Tensor, operation: Operation) -> Tensor:
+def _sum(value: Tensor, live: Tensor) -> Tensor:
+    """Added in float64, without a copy of all values in it."""
+    if value.dtype == torch.bool:
+        return (value & live).sum().double()
+    return torch.where(live, value, torch.zeros((), dtype=value.dtype, device=value.device)).sum(dtype=torch.float64)
+
+
+def _extreme(value: Tensor, live: Tensor, operation: Operation) -> Tensor:
+    kept = torch.where(live, value, _EMPTY[operation])
     padded = torch.cat([kept, kept.new_full((1,), _EMPTY[operation])])
     return padded.max() if operation == "max" else padded.min()
 

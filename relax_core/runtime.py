@@ -274,8 +274,8 @@ def _anchor(x: Tensor) -> Tensor:
 def _watch(batch: LossBatch, metrics: Metrics, has_policy_loss: bool) -> None:
     found: dict[str, TokenMean] = {}
     if has_policy_loss and batch.has("old_log_probs"):
-        gap = batch.log_probs - batch.old_log_probs
-        found["approx_kl"] = TokenMean(-batch.log_ratio())
+        gap = batch.log_probs.detach() - batch.old_log_probs
+        found["approx_kl"] = TokenMean(-gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
         found["nan_ratio"] = TokenMean(~(gap.abs() <= MAX_LOG_RATIO))
     if has_policy_loss and batch.has("rollout_log_probs") and batch.has("old_log_probs"):
         found |= _mismatch(batch)
