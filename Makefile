@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup vllm megatron ray demo test test-slow reliability lint format docs lock clean
+.PHONY: setup vllm megatron ray browser demo test test-slow reliability lint format docs lock clean
 
 setup: $(VENV)/.ready
 
@@ -33,6 +33,11 @@ $(VENV)/.ray: $(VENV)/.ready
 	$(PIP) --editable '.[ray]'
 	touch $@
 
+# The browser itself is the system's: apt-get install chromium.
+$(VENV)/.browser: $(VENV)/.ready
+	$(PIP) --editable '.[browser]'
+	touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
@@ -60,6 +65,8 @@ format: setup
 megatron: $(VENV)/.megatron
 
 ray: $(VENV)/.ray
+
+browser: $(VENV)/.browser
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NAMES = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET)$|PASSWORD", re.IGNORECASE)
@@ -15,16 +15,29 @@ SHORTEST = 8
 
 def redacted(text: str) -> str:
     """`text` with `$NAME` for the value of every variable that looks secret, the longest first."""
-    for name, value in sorted(os.environ.items(), key=lambda each: -len(each[1])):
-        if len(value) >= SHORTEST and NAMES.search(name):
-            text = text.replace(value, f"${name}")
-    return text
+    return _hidden(text, _secrets())
 
 
 def redacted_values(tree: Any) -> Any:
     """Mappings and lists as they are, with every text in them redacted."""
+    return _without(tree, _secrets())
+
+
+def _secrets() -> list[tuple[str, str]]:
+    """Names and values, the longest value first."""
+    found = [(name, value) for name, value in os.environ.items() if len(value) >= SHORTEST and NAMES.search(name)]
+    return sorted(sorted(found), key=lambda each: -len(each[1]))
+
+
+def _hidden(text: str, secrets: Sequence[tuple[str, str]]) -> str:
+    for name, value in secrets:
+        text = text.replace(value, f"${name}")
+    return text
+
+
+def _without(tree: Any, secrets: Sequence[tuple[str, str]]) -> Any:
     if isinstance(tree, str):
-        return redacted(tree)
+        return _hidden(tree, secrets)
     if isinstance(tree, Mapping):
-        return {name: redacted_values(each) for name, each in tree.items()}
-    return [redacted_values(each) for each in tree] if isinstance(tree, list | tuple) else tree
+        return {name: _without(each, secrets) for name, each in tree.items()}
+    return [_without(each, secrets) for each in tree] if isinstance(tree, list | tuple) else tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from relax_core.registry import Registry
 from tests.ledger import ledger, pytest_runtest_logreport, pytest_sessionfinish  # noqa: F401
 
 EXTRAS = {
+    "browser": ("playwright", "tests/browser"),
     "megatron": ("megatron.core", "tests/megatron"),
     "mlflow": ("mlflow", "tests/trackers/test_mlflow.py"),
     "ray": ("ray", "tests/ray"),
@@ -25,9 +27,17 @@ EXTRAS = {
 """What the tests of a directory or a file need: an extra, and a module that is there once it is installed."""
 
 
+PROGRAMS = {"browser": "chromium"}
+"""What such tests run beside it."""
+
+
 def missing_extras() -> dict[str, str]:
-    """The extras that are not installed, and the tests that need them."""
-    return {name: place for name, (module, place) in EXTRAS.items() if not _has(module)}
+    """The extras that are not installed, or whose program is not, and the tests that need them."""
+    return {
+        name: place
+        for name, (module, place) in EXTRAS.items()
+        if not _has(module) or shutil.which(PROGRAMS.get(name, sys.executable)) is None
+    }
 
 
 def _has(module: str) -> bool:
@@ -45,7 +55,8 @@ def pytest_sessionstart(session):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(session.config, "workerinput"):
         for name, place in missing_extras().items():
-            reporter.write_line(f"{place}: not collected, the extra '{name}' is not installed")
+            program = f" or {PROGRAMS[name]}" if name in PROGRAMS else ""
+            reporter.write_line(f"{place}: not collected, the extra '{name}'{program} is not installed")
 
 
 VECTORS = Path(__file__).parent / "vectors"

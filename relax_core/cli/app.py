@@ -138,6 +138,27 @@ def plot(
 
 
 @app.command()
+def show(
+    run_dir: RunDir,
+    step: Annotated[int | None, typer.Option(metavar="N", help="The step; left out, the last.")] = None,
+    row: Annotated[
+        str | None, typer.Option("--id", metavar="ROW", help="Only the responses to this row.", show_default=False)
+    ] = None,
+    number: Annotated[int | None, typer.Option(metavar="K", min=1, help="How many; left out, all.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write one page for a browser instead, complete in itself.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show responses of a step as transcripts: turns, tool calls, masks, and the advantage of each token as colour."""
+    from relax_core.cli.show import show as draw
+
+    draw(run_dir, step, row, number, html)
+
+
+@app.command()
 def new(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="What it is called: length-penalty.", show_default=False)

@@ -175,21 +175,3 @@ class Generation:
             stop=tuple(rollout.stop),
             seed=self.config.trainer.seed,
         )
-
-
-def shown(responses: Sequence[Response], group_size: int, count: int) -> list[dict[str, Any]]:
-    """A few responses as readable records: the first of each group before the others."""
-    order = sorted(range(len(responses)), key=lambda i: (i % group_size, i))
-    return [_record(responses[i]) for i in order[:count]]
-
-
-def _record(response: Response) -> dict[str, Any]:
-    return {
-        "id": response.sample.id,
-        "prompt": response.prompt.text,
-        "response": response.sample.response,
-        "answer": response.sample.answer,
-        "reward": response.score,
-        "tokens": len(response.completion.token_ids),
-        "finish_reason": response.completion.finish_reason,
-    }

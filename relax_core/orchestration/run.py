@@ -16,11 +16,12 @@ from relax_core.orchestration.ahead import Ahead
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.continuous import Continuous
 from relax_core.orchestration.evaluation import Evaluation
-from relax_core.orchestration.generation import Generation, shown
+from relax_core.orchestration.generation import Generation
 from relax_core.orchestration.incidents import Incidents
 from relax_core.orchestration.log import say
 from relax_core.orchestration.mismatch import warnings
 from relax_core.orchestration.record import RunDirectory
+from relax_core.orchestration.samples import shown
 from relax_core.orchestration.symptoms import Watch
 from relax_core.orchestration.training import Training
 from relax_core.runfile import ResolvedRun
@@ -111,8 +112,8 @@ class Run:
             "perf/queue_depth": self.generation.depth,
             **spent,
         }
-        size, count = self.config.rollout.n_samples_per_prompt, self.config.output.samples_per_step
-        directory.write_step(self.step, values, timings, shown(generated.kept, size, count))
+        samples = shown(generated.kept, self.training.prepared, self.config, self.parts.tokenizer, self.step - 1)
+        directory.write_step(self.step, values, timings, samples)
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
         said = [*warnings(self.training.gap, rollout_config), *self.watch.warnings(values)]
         for warning in said:

@@ -25,20 +25,22 @@ Engine: TypeAlias = TrainingEngine | CriticEngine
 class Training:
     """What a run trains with; `incidents` settles updates whose numbers go wrong.
 
-    `gap` is the last step's between the log-probs of the two engines.
+    `gap` is the last step's between the log-probs of the two engines, `prepared` the rollout that it trained on.
     """
 
     def __init__(self, parts: Parts, binding: Binding, incidents: Incidents) -> None:
         self.parts, self.binding, self.incidents = parts, binding, incidents
         self.config = parts.topology.run
         self.gap: float | None = None
+        self.prepared: Rollout | None = None
 
     def run(self, responses: Sequence[Response], rollout: Rollout, step: int) -> dict[str, float]:
         """Score, prepare and update; gives the metrics. `rollout` is the responses packed; with none nothing is done."""
-        metrics, updates = Metrics(), list[Update]()
+        metrics, updates, self.prepared = Metrics(), list[Update](), None
         if responses:
             rollout, found = self.parts.runtime.prepare(self._score(responses, rollout), step)
             self.gap = gap_of(rollout)
+            self.prepared = rollout
             refuse(self.gap, self.config.rollout)
             metrics.update(found.partials.items())
             updates = list(self._updates(responses, rollout, metrics, step))

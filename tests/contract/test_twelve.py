@@ -39,6 +39,8 @@ OTHERS = {
     "reinforce_plus_plus_baseline": {"advantage_estimator": "reinforce_plus_plus_baseline"},
     "rloo": {"advantage_estimator": "rloo"},
     "sapo": {"advantage_estimator": "sapo", "sapo_tau_neg": 2.0},
+    "turn_returns": {"advantage_estimator": "turn_returns", "gamma": 0.9},
+    "turn_returns_group": {"advantage_estimator": "turn_returns_group", "gamma": 0.9},
 }
 ALL = TWELVE | OTHERS
 ROOT = Path(__file__).parents[2]

@@ -182,5 +182,5 @@ def test_both_arms_of_one_gpus_run_train_on_the_same_prompts(relax, tmp_path, mo
     learning = [0 < line["rollout/reward_mean"] < 1 and line["train/grad_norm"] > 0 for line in rloo[1:] + grpo[1:]]
     assert learning == [True] * 4
     first, same = (read(run / "samples.jsonl")[0] for run in runs)
-    assert first == same
+    assert first | {"segments": None} == same | {"segments": None}  # whose advantages differ
     assert first["prompt"].endswith(f"{ASK} /no_think")

@@ -12,6 +12,7 @@ from tests.conftest import VECTORS
 
 ALGORITHMS = (
     "cispo", "gspo", "m2po", "ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "rloo", "sapo",
+    "turn_returns", "turn_returns_group",
 )  # fmt: skip
 REFUSED = {"kl_coef", "normalize_rewards"}
 """Of rloo and reinforce_plus_plus_baseline: any value but the default is refused at start-up (see test_rules)."""
@@ -41,6 +42,8 @@ CHANGES = [
     ("ppo-0", {"lambd": 0.9}, "advantages"),
     ("ppo-0", {"normalize_advantages": True}, "advantages"),
     ("ppo-0", {"clip_ratio_high": 0.01}, "per_token_loss"),
+    ("turn-returns-0", {"gamma": 0.9}, "advantages"),
+    ("turn-returns-group-0", {"gamma": 0.9}, "advantages"),
     ("value-loss-0", {"value_clip": 0.01}, "loss"),
 ]
 
@@ -75,7 +78,10 @@ def test_the_name_of_a_loss_alone_takes_the_groups_advantage(registry):
     assert replay(other, registry) == replay(case, registry)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "turn_returns", "turn_returns_group"],
+)
 def test_an_estimator_alone_takes_the_clipped_ratio(algorithm, registry):
     case = by_name(f"{algorithm.replace('_', '-')}-0")
     named = {**case, "config": {"algorithm": {**case["config"]["algorithm"], "policy_loss": "grpo"}}}

@@ -126,6 +126,12 @@ RULES = [
      "RLX597 error algorithm.clip_ratio_low: the lower clip margin reaches 0. Fix: write less than 1"),
     ("sapo", ("--sapo-tau-neg", 0),
      "RLX598 error algorithm.sapo_tau_neg: a gate needs a steepness above 0. Fix: write more than 0, 1.0 for example"),
+    ("turn_returns", ("--gamma", 1.5),
+     "RLX611 error algorithm.gamma: 1.5 is not a discount. Fix: write 0 to 1; 1 is no discount"),
+    ("turn_returns_group", ("--gamma", -0.5),
+     "RLX621 error algorithm.gamma: -0.5 is not a discount. Fix: write 0 to 1; 1 is no discount"),
+    ("turn_returns_group", ("--n-samples-per-prompt", 1),
+     "RLX206 error rollout.n_samples_per_prompt: 'turn_returns_group' needs groups of 2 or more. Fix: write 2 or more"),
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import zipfile
 import pytest
 
 from relax_core.scaffold import render
+from tests.cli.transcripts import TWO_TURNS, recorded
 from tests.scaffold.environment import EXAMPLES, PACKAGES, ROOT, flags, listed
 
 
@@ -68,6 +69,13 @@ def test_the_installed_command_makes_a_package_from_the_template_in_the_wheel(sa
     assert done.code == 0, done.err
     made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert made == dict(render.files(render.answers({"name": "my-first"})))
+
+
+def test_the_installed_command_writes_a_page_from_the_files_in_the_wheel(sandbox, tmp_path):
+    recorded(tmp_path / "run", TWO_TURNS)
+    done = sandbox.run("relax", "show", "run", "--html", "page.html", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "page.html\n"), done.err
+    assert "tool calculator" in (tmp_path / "page.html").read_text()
 
 
 def test_the_licence_of_a_new_package_is_the_projects():

@@ -18,6 +18,11 @@ def groupless(call: Call) -> bool:
     return not (call.declares("requires_equal_groups", False) or call.declares("min_group_size", 1) > 1)
 
 
+def beyond_rewards(call: Call) -> bool:
+    """It does not declare that it needs groups, or it declares that tokens of one sequence may differ."""
+    return groupless(call) or bool(call.declares("per_token", False))
+
+
 @on_hooks(
     "RLX881",
     "A group's advantages do not depend on the other groups, on their rewards or on their sizes",
@@ -50,7 +55,7 @@ def isolated(call: Call) -> Iterator[Problem]:
     "Equal rewards in a group give advantages of exactly 0",
     "subtract group_mean(), which gives equal values exactly, and divide by the spread plus a small constant",
     ESTIMATOR,
-    exempt=groupless,
+    exempt=beyond_rewards,
 )
 def equal_rewards(call: Call) -> Iterator[Problem]:
     import torch
@@ -69,7 +74,7 @@ def equal_rewards(call: Call) -> Iterator[Problem]:
     "A group of one gives advantages of 0",
     "keep the divisor of G − 1 and the spread away from 0",
     ESTIMATOR,
-    exempt=groupless,
+    exempt=beyond_rewards,
 )
 def group_of_one(call: Call) -> Iterator[Problem]:
     from relax_core.conformance.differences import not_zero
