@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup vllm megatron ray browser demo test test-slow reliability lint format docs lock clean
+.PHONY: bench setup vllm megatron ray browser demo test test-slow reliability lint format docs lock clean
 
 setup: $(VENV)/.ready
 
@@ -56,6 +56,15 @@ test-slow: lint $(VENV)/.demo
 # What the tests that break things find, with the extras that are installed, and the table of it.
 reliability: setup
 	RELIABILITY=docs/reliability.json $(BIN)/python -m pytest -m ledger
+	$(BIN)/python docs/generate.py
+
+$(VENV)/trl: $(VENV)/.ready
+	$(PYTHON) -m venv $@
+	$@/bin/pip --disable-pip-version-check install --quiet torch==2.13.0 trl==1.16.0
+
+# A table of what has a target; TRL has an environment of its own.
+bench: $(VENV)/trl
+	$(BIN)/python benchmarks/bench.py --trl $(VENV)/trl/bin/python
 	$(BIN)/python docs/generate.py
 
 format: setup

@@ -161,6 +161,14 @@ def counted(**columns: str) -> str:
     return table(("what", *columns.values()), [*rows, ("**all**", *total)])
 
 
+def benchmarks() -> str:
+    """What `make bench` found last, and where."""
+    found = json.loads((ROOT / "benchmarks" / "results.json").read_text())
+    machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found["machine"].items())
+    head = ("item, and what ours is against", "ours", "theirs", "ratio", "target", "met")
+    return f"{table(head, [row['cells'] for row in found['rows']])}\n\nMeasured on: {machine}."
+
+
 def devices() -> str:
     """What the estimates know of devices."""
     rows = [
@@ -204,7 +212,7 @@ def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 
 
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"algorithms": algorithms, "components": components},
+    "README.md": {"algorithms": algorithms, "components": components, "benchmarks": benchmarks},
     "docs/algorithms.md": {"algorithms": algorithms, "components": components, "details": details},
     "docs/hooks.md": {"hooks": hooks},
     "docs/conformance.md": {"checks": entries},

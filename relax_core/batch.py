@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -67,6 +66,7 @@ class Batch:
     tokens: Mapping[str, Tensor]
     sequences: Mapping[str, Tensor]
     group: Group = field(default_factory=Solo)
+    _counts: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     raw_mask = TokenValue()
     loss_mask = TokenValue()
@@ -145,10 +145,6 @@ class Batch:
                 return count
             self._counts[name] = count
         return self._counts[name]
-
-    @cached_property
-    def _counts(self) -> dict[str, Tensor]:
-        return {}
 
     def _sequence_sum(self, x: Tensor, mask: Tensor) -> Tensor:
         return summed(segment_sum(_where(mask, x).double(), self.sequence_ids, self.size), self._token_group)
