@@ -9,24 +9,23 @@ from collections.abc import Iterator
 from report import Row, alone
 
 from relax_core.config import TrainerSection
-from relax_core.engines.placement import cuts
+from relax_core.engines.placement import parts
 from relax_core.engines.rows import lay_out
 from relax_core.engines.types import Tokens
 
 GROUPS, GROUP, PROMPT = 64, 8, 32
 MEDIAN, TAIL = 200, 2000
 """Of the responses' lengths, which are log-normal: the median, and what one in a hundred is longer than."""
-WIDTH = 1024
+WIDTHS = (1024, 4096)
 
 
 def measure(threads: int, rounds: int) -> Iterator[Row]:
     tokens, trainer = _tokens(), TrainerSection(use_dynamic_batch_size=True)
     live = sum(map(len, tokens.responses))
-    for share in (True, False):
-        layouts = [lay_out(tokens.select(cut), WIDTH if share else None) for cut in cuts(tokens, trainer)]
+    for width in WIDTHS:
+        layouts = [lay_out(part.tokens, width) for part in parts(tokens, trainer, width)]
         fraction = live / sum(each.ids.numel() for each in layouts)
-        named = "responses share a prompt's row" if share else "a response a row"
-        yield alone(f"live positions, {named}", "", [fraction], 0.9, at_least=True)
+        yield alone(f"live positions, hidden size {width}", "", [fraction], 0.9, at_least=True)
 
 
 def _tokens() -> Tokens:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from relax_core.batch import CriticBatch, Rollout, build
 from relax_core.config import TrainerSection
-from relax_core.engines.hf_model import can_share_prompts, states
+from relax_core.engines.hf_model import can_share_prompts, row_width, states
 from relax_core.engines.optimization import Optimization
-from relax_core.engines.placement import cuts, placement, restore
+from relax_core.engines.placement import Part, parts, placement, restore
 from relax_core.engines.state import read_state, readable
 from relax_core.engines.types import Tokens, Update
 from relax_core.numerics.head import evaluating
@@ -36,20 +36,20 @@ class TorchCritic:
 
     def values(self, tokens: Tokens) -> Tensor:
         """[T] the value of the state before each response token, in eval mode and without a graph."""
-        index = cuts(tokens, self.trainer)
+        cut = self._parts(tokens)
         with torch.no_grad(), evaluating(self.model):
-            return restore([self._forward(tokens.select(cut)) for cut in index], index, tokens)
+            return restore([self._forward(part.tokens) for part in cut], cut, tokens)
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
         """One optimizer update on a mini-batch, in micro-batches."""
 
-        def loss(cut: list[int]) -> LossOutput:
-            part = select_sequences(rollout, torch.tensor(cut, device=self.device))
-            values = {"values": self._forward(tokens.select(cut)), "old_values": part.values}
-            batch = build(CriticBatch, part.sequence_ids, {**part.tokens, **values}, part.sequences)
+        def loss(part: Part) -> LossOutput:
+            mine = select_sequences(rollout, torch.tensor(part.index, device=self.device))
+            values = {"values": self._forward(part.tokens), "old_values": mine.values}
+            batch = build(CriticBatch, mine.sequence_ids, {**mine.tokens, **values}, mine.sequences)
             return runtime.value_loss(batch, step)
 
-        return self.optimization.update(map(loss, cuts(tokens, self.trainer)), step)
+        return self.optimization.update(map(loss, self._parts(tokens)), step)
 
     def save(self, directory: Path) -> None:
         """A directory that `from_pretrained` loads; optimizer and schedule beside it."""
@@ -63,6 +63,9 @@ class TorchCritic:
         with readable(directory):
             load_model(self.model, str(directory / WEIGHTS / "model.safetensors"))
             self.optimization.load_state_dict(read_state(directory / STATE, self.device))
+
+    def _parts(self, tokens: Tokens) -> list[Part]:
+        return parts(tokens, self.trainer, row_width(self.model, share=self._share))
 
     def _forward(self, tokens: Tokens) -> Tensor:
         with self._autocast:

@@ -109,10 +109,14 @@ class Reading:
     share: bool = True
 
 
+def row_width(model: Any, *, share: bool) -> int | None:
+    """What decides how many responses share a row; None where none may."""
+    return int(model.config.get_text_config().hidden_size) if share else None
+
+
 def states(model: Any, tokens: Tokens, *, share: bool) -> tuple[Tensor, Layout]:
     """[T, H] last hidden states from which each response token is predicted, each from its own sequence alone."""
-    width = model.config.get_text_config().hidden_size if share else None
-    layout = lay_out(tokens, width).to(model.device)
+    layout = lay_out(tokens, row_width(model, share=share)).to(model.device)
     hidden = model.base_model(
         input_ids=layout.ids, attention_mask=layout.mask(), position_ids=layout.positions, use_cache=False
     ).last_hidden_state

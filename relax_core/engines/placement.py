@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from relax_core.config import TrainerSection
 from relax_core.engines.microbatch import by_count, by_tokens
+from relax_core.engines.rows import rows_of
 from relax_core.engines.types import Tokens
 from relax_core.errors import LoadError
 
@@ -25,15 +27,38 @@ def placement(trainer: TrainerSection) -> tuple[torch.device, AbstractContextMan
     return torch.device(name), context
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A micro-batch: which sequences it has, and their tokens."""
+
+    index: list[int]
+    tokens: Tokens
+
+
+def parts(tokens: Tokens, trainer: TrainerSection, width: int | None) -> list[Part]:
+    """The micro-batches. With dynamic sizes they are of rows, in which responses share a prompt where `width` allows it."""
+    if not trainer.use_dynamic_batch_size:
+        return [Part(cut, tokens.select(cut)) for cut in cuts(tokens, trainer)]
+    limit, lengths = trainer.max_tokens_per_micro_batch, tokens.lengths()
+    rows = rows_of(tokens, width, limit)
+    sizes = [sum(lengths[i] for i in row) - (len(row) - 1) * len(tokens.prompts[row[0]]) for row in rows]
+    return [_part(tokens, [rows[number] for number in cut]) for cut in by_tokens(sizes, limit)]
+
+
+def _part(tokens: Tokens, rows: list[list[int]]) -> Part:
+    index = [i for row in rows for i in row]
+    return Part(index, tokens.select(index, tuple(map(len, rows))))
+
+
 def cuts(tokens: Tokens, trainer: TrainerSection) -> list[list[int]]:
-    """The sequences of each micro-batch."""
+    """The sequences of each micro-batch where no row is shared."""
     if trainer.use_dynamic_batch_size:
         return by_tokens(tokens.lengths(), trainer.max_tokens_per_micro_batch)
     return by_count(len(tokens.prompts), trainer.micro_batch_size)
 
 
-def restore(parts: list[Tensor], index: list[list[int]], tokens: Tokens) -> Tensor:
-    """Per-token values [T, …] of all cuts, put back in the order of the batch."""
-    order = [i for cut in index for i in cut]
-    pieces = torch.split(torch.cat(parts), [len(tokens.responses[i]) for i in order])
+def restore(values: list[Tensor], parts: list[Part], tokens: Tokens) -> Tensor:
+    """Per-token values [T, …] of all micro-batches, put back in the order of the batch."""
+    order = [i for part in parts for i in part.index]
+    pieces = torch.split(torch.cat(values), [len(tokens.responses[i]) for i in order])
     return torch.cat([piece for _, piece in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0])])

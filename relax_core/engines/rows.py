@@ -7,6 +7,7 @@ follow the prompt's. The log-probs are those of each sequence alone, and the pro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class Layout:
 
 def lay_out(tokens: Tokens, width: int | None) -> Layout:
     """Rows for the sequences of a micro-batch; `width`, the model's hidden size, allows sharing, None forbids it."""
-    rows = _rows(tokens, width)
+    rows = _given(tokens) if tokens.rows else rows_of(tokens, width)
     starts: dict[int, tuple[int, int]] = {}
     ids, positions, segments = [], [], []
     for number, members in enumerate(rows):
@@ -86,16 +87,38 @@ def _places(tokens: Tokens, starts: dict[int, tuple[int, int]]) -> tuple[Tensor,
     return places[0], places[1], places[2]
 
 
-def _rows(tokens: Tokens, width: int | None) -> list[list[int]]:
+def rows_of(tokens: Tokens, width: int | None, limit: int | None = None) -> list[list[int]]:
+    """The sequences of each row; those of one prompt that are about as long stand together.
+
+    `width` as in `lay_out`. No row that holds several is longer than `limit` tokens.
+    """
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(tokens.prompts):
         groups.setdefault(tuple(prompt), []).append(index)
     rows = []
     for shared, members in groups.items():
-        mean = sum(len(tokens.responses[index]) for index in members) / len(members)
-        size = 1 if width is None else responses_per_row(len(shared), mean, len(members), width)
-        rows += [members[start : start + size] for start in range(0, len(members), size)]
+        lengths = [len(tokens.responses[index]) for index in members]
+        size = 1 if width is None else responses_per_row(len(shared), sum(lengths) / len(members), len(members), width)
+        rows += _filled(members, lengths, size, None if limit is None else limit - len(shared))
     return rows
+
+
+def _filled(members: list[int], lengths: list[int], size: int, room: int | None) -> list[list[int]]:
+    """At most `size` members a row, the longest first, with `room` for their tokens."""
+    rows: list[list[int]] = []
+    taken = 0
+    for length, index in sorted(zip(lengths, members, strict=True), key=lambda each: (-each[0], each[1])):
+        if not rows or len(rows[-1]) == size or (room is not None and taken + length > room):
+            rows.append([])
+            taken = 0
+        rows[-1].append(index)
+        taken += length
+    return rows
+
+
+def _given(tokens: Tokens) -> list[list[int]]:
+    ends = list(accumulate(tokens.rows))
+    return [list(range(end - count, end)) for end, count in zip(ends, tokens.rows, strict=True)]
 
 
 def _pad(rows: list[Tensor], value: int) -> Tensor:

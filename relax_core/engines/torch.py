@@ -12,9 +12,9 @@ from torch import Tensor
 
 from relax_core.batch import Rollout
 from relax_core.config import TrainerSection
-from relax_core.engines.hf_model import Reading, can_share_prompts, likeliest, response_log_probs
+from relax_core.engines.hf_model import Reading, can_share_prompts, likeliest, response_log_probs, row_width
 from relax_core.engines.optimization import Optimization
-from relax_core.engines.placement import cuts, placement, restore
+from relax_core.engines.placement import Part, parts, placement, restore
 from relax_core.engines.state import read_state, readable
 from relax_core.engines.types import Policy, Tokens, Update
 from relax_core.faults import NotFinite, locate
@@ -71,28 +71,28 @@ class TorchEngine:
 
     def score(self, tokens: Tokens, policy: Policy) -> Tensor:
         """[T] log-probs of the response tokens under a policy, cut as training cuts them."""
-        model, index = self.models[policy], cuts(tokens, self.settings.trainer)
+        model, cut = self.models[policy], self._parts(tokens, policy)
         with torch.no_grad(), evaluating(model), self._autocast:
-            parts = [response_log_probs(model, tokens.select(cut), self._readings[policy])[0] for cut in index]
-        return restore(parts, index, tokens)
+            found = [response_log_probs(model, part.tokens, self._readings[policy])[0] for part in cut]
+        return restore(found, cut, tokens)
 
     def candidates(self, tokens: Tokens, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The teacher's log-probs [T] of the response tokens, the ids [T, count] it finds likeliest there, and theirs."""
-        model, index = self.models["teacher"], cuts(tokens, self.settings.trainer)
+        model, cut = self.models["teacher"], self._parts(tokens, "teacher")
         with torch.no_grad(), evaluating(model), self._autocast:
-            found = [likeliest(model, tokens.select(cut), self._readings["teacher"], count) for cut in index]
-        log_probs, ids, theirs = (restore(list(parts), index, tokens) for parts in zip(*found, strict=True))
+            found = [likeliest(model, part.tokens, self._readings["teacher"], count) for part in cut]
+        log_probs, ids, theirs = (restore(list(each), cut, tokens) for each in zip(*found, strict=True))
         return log_probs, ids, theirs
 
     def update(self, tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> Update:
         """One optimizer update on a mini-batch, in micro-batches."""
 
-        def loss(cut: list[int]) -> LossOutput:
-            part = select_sequences(rollout, torch.tensor(cut, device=self.device))
-            return runtime.loss(loss_batch(part, None, **self._forward(tokens.select(cut), part)), step)
+        def loss(part: Part) -> LossOutput:
+            mine = select_sequences(rollout, torch.tensor(part.index, device=self.device))
+            return runtime.loss(loss_batch(mine, None, **self._forward(part.tokens, mine)), step)
 
         try:
-            return self.optimization.update(map(loss, cuts(tokens, self.settings.trainer)), step)
+            return self.optimization.update(map(loss, self._parts(tokens, "actor")), step)
         except NotFinite as error:
             error.batch = loss_batch(rollout, None, **self._whole(tokens, rollout))
             error.faults = locate(runtime, error.batch, step)
@@ -143,12 +143,16 @@ class TorchEngine:
     @torch.no_grad()
     def _whole(self, tokens: Tokens, rollout: Rollout) -> dict[str, Tensor]:
         """What the forward pass gives for all of a mini-batch."""
-        index = cuts(tokens, self.settings.trainer)
-        parts = [
-            self._forward(tokens.select(cut), select_sequences(rollout, torch.tensor(cut, device=self.device)))
-            for cut in index
+        cut = self._parts(tokens, "actor")
+        found = [
+            self._forward(part.tokens, select_sequences(rollout, torch.tensor(part.index, device=self.device)))
+            for part in cut
         ]
-        return {name: restore([part[name] for part in parts], index, tokens) for name in parts[0]}
+        return {name: restore([each[name] for each in found], cut, tokens) for name in found[0]}
+
+    def _parts(self, tokens: Tokens, policy: Policy) -> list[Part]:
+        width = row_width(self.models[policy], share=self._readings[policy].share)
+        return parts(tokens, self.settings.trainer, width)
 
     def _reading(self, model: Any) -> Reading:
         return Reading(self.settings.temperature, vocabulary_limit(model, self.tokenizer), can_share_prompts(model))

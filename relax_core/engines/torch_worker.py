@@ -46,15 +46,15 @@ class TorchWorker:
 
     def score(self, tokens: list[list[list[int]]], policy: Policy) -> dict[str, Any]:
         """Log-probs of response tokens."""
-        return _answer(self.engine.score(Tokens(*tokens), policy))
+        return _answer(self.engine.score(Tokens(tokens[0], tokens[1]), policy))
 
     def candidates(self, tokens: list[list[list[int]]], count: int) -> dict[str, Any]:
         """The teacher's log-probs of response tokens, the ids that it finds likeliest there, and theirs."""
-        return _answer(*self.engine.candidates(Tokens(*tokens), count))
+        return _answer(*self.engine.candidates(Tokens(tokens[0], tokens[1]), count))
 
     def values(self, tokens: list[list[list[int]]]) -> dict[str, Any]:
         """The critic's values."""
-        return _answer(self.trained["critic"].values(Tokens(*tokens)))
+        return _answer(self.trained["critic"].values(Tokens(tokens[0], tokens[1])))
 
     def update(
         self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
@@ -62,7 +62,7 @@ class TorchWorker:
         """One optimizer update on a mini-batch; `states` are the plugins' own."""
         put_states(self.binding.active, states)
         engine = self.trained[role]
-        update = engine.update(Tokens(*tokens), rollout_of(rollout, engine.device), self.runtime, step)
+        update = engine.update(Tokens(tokens[0], tokens[1]), rollout_of(rollout, engine.device), self.runtime, step)
         result = {"metrics": update.metrics.plain(), "grad_norm": update.grad_norm, "lr": update.lr}
         return {**result, "applied": update.applied, "states": plain_states(self.binding.active)}
 

@@ -20,14 +20,18 @@ Policy = Literal["actor", "reference", "teacher"]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The token ids of S sequences, prompts and responses apart."""
+    """The token ids of S sequences, prompts and responses apart.
+
+    `rows` says how many of them stand in each row, one after another; without it a layout decides.
+    """
 
     prompts: list[list[int]]
     responses: list[list[int]]
+    rows: tuple[int, ...] = ()
 
-    def select(self, index: Sequence[int]) -> Tokens:
+    def select(self, index: Sequence[int], rows: tuple[int, ...] = ()) -> Tokens:
         """The sequences at `index`, in that order."""
-        return Tokens([self.prompts[i] for i in index], [self.responses[i] for i in index])
+        return Tokens([self.prompts[i] for i in index], [self.responses[i] for i in index], rows)
 
     def lengths(self) -> list[int]:
         """Prompt and response tokens of each sequence."""

@@ -181,7 +181,7 @@ class Worker:
         dist.barrier()
 
     def _share(self, tokens: list[list[list[int]]]) -> Share:
-        return Share(Tokens(*tokens), self.config, self.device)
+        return Share(Tokens(tokens[0], tokens[1]), self.config, self.device)
 
     def _log_probs(self, model: Readable, states: Tensor, packed: Packed) -> Tensor:
         return self.models.head(model.trunk).log_probs(states, packed.labels)[0]
