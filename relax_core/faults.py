@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ GIVERS = {
 """Who fills a field of the batch; the others are the estimator's."""
 
 
+FORWARD = ("log_probs", "entropy", "candidate_log_probs")
+"""The fields that an update's own forward pass gives."""
+
 FIX = (
     "look for a learning rate that is too high, or an unguarded logarithm, root or division in a plugin; "
     "trainer.on_nonfinite: skip goes on without the update"
@@ -48,13 +52,20 @@ class Fault:
 
 
 class NotFinite(RunError):
-    """A loss or gradient that is not finite, before anything was updated. `batch` is the mini-batch, where it is known."""
+    """A loss or gradient that is not finite, before anything was updated. `batch` is the mini-batch, where it is known.
 
-    def __init__(self, what: str, who: str, lr: float) -> None:
+    `parameters` are those whose gradients are not finite, in the order of the model.
+    """
+
+    def __init__(self, what: str, who: str, lr: float, parameters: Sequence[str] = ()) -> None:
         super().__init__(what, who=who, fix=FIX)
-        self.lr = lr
+        self.lr, self.parameters = lr, parameters
         self.faults: tuple[Fault, ...] = ()
         self.batch: LossBatch | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Its arguments, for another process."""
+        return {"what": self.what, "who": self.who, "lr": self.lr, "parameters": list(self.parameters)}
 
 
 def locate(runtime: Runtime, batch: LossBatch, step: int) -> tuple[Fault, ...]:

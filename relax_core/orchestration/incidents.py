@@ -35,7 +35,7 @@ class Incidents:
             names = [f"sequence {each.sequence} ({responses[each.sequence].sample.id})" for each in error.faults]
             told += ": " + "; ".join(each.told(name) for each, name in zip(error.faults, names, strict=True))
         elif error.batch is not None:
-            told += ": every value is finite before the backward pass"
+            told += f": every value is finite before the backward pass; {_of_gradients(error.parameters)}"
         if error.batch is not None:
             told += f". Its batch: relax plugins replay {self._keep(error.batch, step)}"
         if self.config.trainer.on_nonfinite == "stop":
@@ -55,6 +55,13 @@ class Incidents:
         sequences = list(sequences_of(batch, self.fields))
         write_whole(path, json.dumps({**case, "sequences": sequences}, indent=1) + "\n")
         return path
+
+
+def _of_gradients(parameters: Sequence[str]) -> str:
+    """Which of them are not finite: the pass goes from the loss through the model, so the last is nearest to the fault."""
+    if not parameters:
+        return "so is every gradient, but not their norm"
+    return f"the gradients of {len(parameters)} parameters are not, that of {parameters[-1]} nearest to the loss"
 
 
 def sequences_of(batch: LossBatch, fields: Sequence[str]) -> list[dict[str, Any]]:
