@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relax_core.batch import LossBatch
+from relax_core.batch import Batch, LossBatch
 from relax_core.errors import RunError
 from relax_core.runtime import Runtime
 
@@ -78,19 +78,20 @@ def _of_fields(runtime: Runtime, batch: LossBatch) -> Iterator[Fault]:
     estimator = f"plugin '{runtime.binding.estimator.name}'"
     for name, value in batch.tokens.items():
         if value.is_floating_point():
-            yield from _fault(GIVERS.get(name, estimator), name, value, batch.raw_mask, batch)
+            yield from faults_in(GIVERS.get(name, estimator), name, value, batch.raw_mask, batch)
 
 
 def _of_hooks(runtime: Runtime, batch: LossBatch, step: int) -> Iterator[Fault]:
     for name, weight in runtime.weights(batch, step).items():
-        yield from _fault(f"plugin '{name}'", "post_loss_weight", weight.weight, batch.loss_mask, batch)
+        yield from faults_in(f"plugin '{name}'", "post_loss_weight", weight.weight, batch.loss_mask, batch)
     loss = runtime.policy_loss(batch, step).per_token
-    yield from _fault(f"plugin '{runtime.binding.loss.name}'", "policy_loss", loss, batch.loss_mask, batch)
+    yield from faults_in(f"plugin '{runtime.binding.loss.name}'", "policy_loss", loss, batch.loss_mask, batch)
     for plugin, term in runtime.loss_terms(batch, step):
-        yield from _fault(f"plugin '{plugin.name}'", "loss_term", term.per_token, batch.loss_mask, batch)
+        yield from faults_in(f"plugin '{plugin.name}'", "loss_term", term.per_token, batch.loss_mask, batch)
 
 
-def _fault(who: str, what: str, value: Tensor, live: Tensor, batch: LossBatch) -> Iterator[Fault]:
+def faults_in(who: str, what: str, value: Tensor, live: Tensor, batch: Batch) -> Iterator[Fault]:
+    """The one of a value [T] or [T, K] of `batch`, where it is not finite at `live` [T] tokens; else none."""
     wrong = live & ~value.isfinite().reshape(len(live), -1).all(-1)
     if wrong.any():
         yield Fault(who, what, int(batch.sequence_ids[wrong][0]), int(wrong.sum()))
