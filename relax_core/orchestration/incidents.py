@@ -22,7 +22,6 @@ from relax_core.orchestration.record import INCIDENTS
 from relax_core.redaction import redacted_values
 from relax_core.reductions import Metrics, mean_of
 
-
 SAMPLED = "look for a policy that has diverged, or a dtype that is too narrow; trainer.on_nonfinite: skip goes on"
 
 
@@ -51,7 +50,9 @@ class Incidents:
     def sampled(self, responses: Sequence[Response], rollout: Rollout) -> Metrics:
         """How many log-probs of the rollout engine are no numbers, told with the first; raises RunError where none may be."""
         metrics, who = Metrics(), f"rollout engine '{self.config.rollout.engine}'"
-        for fault in faults_in("rollout engine", "rollout_log_probs", rollout.rollout_log_probs, rollout.raw_mask, rollout):
+        for fault in faults_in(
+            "rollout engine", "rollout_log_probs", rollout.rollout_log_probs, rollout.raw_mask, rollout
+        ):
             told = f"sampled log-probs are not finite: {_told(fault, responses)}"
             if self.config.trainer.on_nonfinite == "stop":
                 raise RunError(told, who=who, fix=SAMPLED)

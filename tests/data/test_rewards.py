@@ -80,7 +80,7 @@ def test_texts_of_errors_are_bounded_in_number_and_length(base: Path) -> None:
     (base / "mine.py").write_text("def by_answer(sample):\n    raise ValueError('no\\n' + sample.answer * 1000)\n")
     batch = reward(base, "zero").score([sample(chr(97 + number)) for number in range(26)])
     assert batch.errors == 26
-    assert list(batch.failures)[0] == "ValueError: no " + "a" * 285
+    assert next(iter(batch.failures)) == "ValueError: no " + "a" * 285
     assert len(batch.failures) == 20
 
 

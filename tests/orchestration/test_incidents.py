@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from relax_core.rollout.hf import HFSampler
-
 from tests.cli.test_train import metrics
 
 LOSS = """
