@@ -100,7 +100,7 @@ class DataSection(PromptOrigin):
     reward_args: dict[str, Any] = {}
     """Keyword arguments of the reward."""
     on_reward_error: Literal["stop", "zero"] = "stop"
-    """A reward that raises or gives no finite number: stop the run, or count it and score 0."""
+    """A reward that raises or gives no finite number: stop the run, or count it, score 0 and tell each error once."""
 
 
 class RolloutSection(AlgorithmConfig):

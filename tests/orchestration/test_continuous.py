@@ -134,6 +134,7 @@ def test_a_run_that_goes_on_keeps_what_had_ended_and_samples_the_rest_anew(bound
     ended = {place: each for place, each in run._started.items() if each.ended >= 0}
     again, other = generation(bound, steps, first=1000)
     again.restore(state)
+    assert through_a_file(again.state()) == state
     assert {place: each.deadline for place, each in again._started.items()} == {
         place: each.deadline for place, each in ended.items()
     }
