@@ -89,6 +89,6 @@ def test_rewards_that_fail_in_actors_are_told_with_their_samples(told, tmp_path)
 def test_a_reward_that_is_no_number_ends_the_run_with_its_sample(told):
     code, found = told("ray", *ACTORS, reward=REWARD.replace("1 / 0", "1.0"))
     assert code == 4
-    (said,) = found
-    assert said.startswith("error: data.reward: 'reward.py:reward' failed on sample row-")
-    assert (code, [said]) == told("local", *LOCAL, reward=REWARD.replace("1 / 0", "1.0"))
+    assert found[0].startswith("error: data.reward: 'reward.py:reward' failed on sample row-")
+    assert "error: ValueError: it returned nan (float), which is not a finite number" in found
+    assert (code, found) == told("local", *LOCAL, reward=REWARD.replace("1 / 0", "1.0"))
