@@ -98,7 +98,7 @@ class Trained:
         return found, float(norm), True
 
     def _wrong(self, found: Sequence[Found]) -> str:
-        """What is not finite: the loss of some rank, or else the gradient; empty where both are."""
+        """What is not finite: the loss of some rank, or else the gradient; empty where both are finite."""
         self.optimizer.prepare_grads()
         loss = not all(each["sum"].isfinite() for each in found)
         flags = torch.tensor(
