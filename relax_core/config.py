@@ -100,7 +100,7 @@ class DataSection(PromptOrigin):
     reward_args: dict[str, Any] = {}
     """Keyword arguments of the reward."""
     on_reward_error: Literal["stop", "zero"] = "stop"
-    """A reward that raises or gives no finite number: stop the run, or count it and score 0."""
+    """A reward that raises or gives no finite number: stop the run, or count it, score 0 and tell each error once."""
 
 
 class RolloutSection(AlgorithmConfig):
@@ -208,7 +208,7 @@ class TrainerSection(AlgorithmConfig):
     clip_grad: float = Field(1.0, ge=0)
     """Largest norm of the gradient; 0 is off."""
     on_nonfinite: Annotated[Literal["stop", "skip"], Operational()] = "stop"
-    """A gradient that is not finite: stop the run, or go on without the update and count it."""
+    """A loss, gradient or sampled log-prob that is not finite: stop, or count it and go on without the update."""
     gradient_checkpointing: Annotated[bool, Operational()] = False
     """Recompute activations in the backward pass to save memory."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = "auto"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from relax_core.batch import LossBatch
+from relax_core.batch import Batch, LossBatch
 from relax_core.errors import RunError
 from relax_core.runtime import Runtime
 
@@ -26,6 +27,9 @@ GIVERS = {
 }
 """Who fills a field of the batch; the others are the estimator's."""
 
+
+FORWARD = ("log_probs", "entropy", "candidate_log_probs")
+"""The fields that an update's own forward pass gives."""
 
 FIX = (
     "look for a learning rate that is too high, or an unguarded logarithm, root or division in a plugin; "
@@ -48,13 +52,20 @@ class Fault:
 
 
 class NotFinite(RunError):
-    """A loss or gradient that is not finite, before anything was updated. `batch` is the mini-batch, where it is known."""
+    """A loss or gradient that is not finite, before anything was updated. `batch` is the mini-batch, where it is known.
 
-    def __init__(self, what: str, who: str, lr: float) -> None:
+    `parameters` are those whose gradients are not finite, in the order of the model.
+    """
+
+    def __init__(self, what: str, who: str, lr: float, parameters: Sequence[str] = ()) -> None:
         super().__init__(what, who=who, fix=FIX)
-        self.lr = lr
+        self.lr, self.parameters = lr, parameters
         self.faults: tuple[Fault, ...] = ()
         self.batch: LossBatch | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Its arguments, for another process."""
+        return {"what": self.what, "who": self.who, "lr": self.lr, "parameters": list(self.parameters)}
 
 
 def locate(runtime: Runtime, batch: LossBatch, step: int) -> tuple[Fault, ...]:
@@ -67,19 +78,20 @@ def _of_fields(runtime: Runtime, batch: LossBatch) -> Iterator[Fault]:
     estimator = f"plugin '{runtime.binding.estimator.name}'"
     for name, value in batch.tokens.items():
         if value.is_floating_point():
-            yield from _fault(GIVERS.get(name, estimator), name, value, batch.raw_mask, batch)
+            yield from faults_in(GIVERS.get(name, estimator), name, value, batch.raw_mask, batch)
 
 
 def _of_hooks(runtime: Runtime, batch: LossBatch, step: int) -> Iterator[Fault]:
     for name, weight in runtime.weights(batch, step).items():
-        yield from _fault(f"plugin '{name}'", "post_loss_weight", weight.weight, batch.loss_mask, batch)
+        yield from faults_in(f"plugin '{name}'", "post_loss_weight", weight.weight, batch.loss_mask, batch)
     loss = runtime.policy_loss(batch, step).per_token
-    yield from _fault(f"plugin '{runtime.binding.loss.name}'", "policy_loss", loss, batch.loss_mask, batch)
+    yield from faults_in(f"plugin '{runtime.binding.loss.name}'", "policy_loss", loss, batch.loss_mask, batch)
     for plugin, term in runtime.loss_terms(batch, step):
-        yield from _fault(f"plugin '{plugin.name}'", "loss_term", term.per_token, batch.loss_mask, batch)
+        yield from faults_in(f"plugin '{plugin.name}'", "loss_term", term.per_token, batch.loss_mask, batch)
 
 
-def _fault(who: str, what: str, value: Tensor, live: Tensor, batch: LossBatch) -> Iterator[Fault]:
+def faults_in(who: str, what: str, value: Tensor, live: Tensor, batch: Batch) -> Iterator[Fault]:
+    """The one of a value [T] or [T, K] of `batch`, where it is not finite at `live` [T] tokens; else none."""
     wrong = live & ~value.isfinite().reshape(len(live), -1).all(-1)
     if wrong.any():
         yield Fault(who, what, int(batch.sequence_ids[wrong][0]), int(wrong.sum()))

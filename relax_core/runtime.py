@@ -86,7 +86,8 @@ class Runtime:
         rollout = rollout.with_values(unshaped_rewards=rollout.rewards)
         for plugin in self.binding.implementing("shape_rewards"):
             rewards = self._tensor(plugin, "shape_rewards", rollout.rewards, rollout=rollout, step=step)
-            rollout = rollout.with_values(rewards=_finite(plugin, rewards))
+            whose = torch.arange(rollout.size, device=rewards.device)
+            rollout = rollout.with_values(rewards=_finite(plugin, "shape_rewards", "rewards", rewards, whose))
         return rollout
 
     def kept_groups(self, rollout: Rollout, step: int = 0) -> Tensor:
@@ -132,15 +133,18 @@ class Runtime:
         plugin = self.binding.estimator
         result = self._ask(plugin, "compute_advantage", Advantage, rollout=rollout, step=step)
         metrics.add("rollout", result.metrics, rollout)
-        advantages = self._live(plugin, "Advantage.advantages", result.advantages, rollout)
+        given = self._live(plugin, "Advantage.advantages", result.advantages, rollout)
+        advantages = torch.where(given.isfinite(), given, 0.0)
         for other in self.binding.implementing("adjust_advantage"):
             adjusted = self._tensor(
                 other, "adjust_advantage", advantages, rollout=rollout, advantages=advantages, step=step
             )
             advantages = self._live(other, "adjust_advantage", adjusted, rollout)
+            _finite(other, "adjust_advantage", "advantages", advantages, rollout.sequence_ids)
         if self.normalization != "none":
             advantages = normalize(rollout, advantages, self.normalization)
-        rollout = rollout.with_values(advantages=advantages)
+        # What the estimator gave that is no number stays where it is: the update finds it there, and nowhere else.
+        rollout = rollout.with_values(advantages=torch.where(given.isfinite(), advantages, given))
         if result.returns is None:
             return rollout
         return rollout.with_values(returns=self._live(plugin, "Advantage.returns", result.returns, rollout))
@@ -252,13 +256,16 @@ class Runtime:
         return product
 
 
-def _finite(plugin: BoundPlugin, rewards: Tensor) -> Tensor:
-    """As they are: one that is no number would take its group out of the run before a loss could tell."""
-    wrong = (~rewards.isfinite()).nonzero().flatten()
+def _finite(plugin: BoundPlugin, hook: str, what: str, values: Tensor, sequences: Tensor) -> Tensor:
+    """As they are: a reward that is no number would take its group out of the run, an advantage spread to the others.
+
+    `sequences` says which sequence each belongs to.
+    """
+    wrong = sequences[~values.isfinite()]
     if len(wrong):
-        problem = f"shape_rewards gave {len(wrong)} rewards that are not finite, first that of sequence {int(wrong[0])}"
+        problem = f"{hook} gave {len(wrong)} {what} that are not finite, first that of sequence {int(wrong[0])}"
         raise PluginError(problem, who=f"plugin '{plugin.name}'", fix="guard its logarithms, roots and divisions")
-    return rewards
+    return values
 
 
 def _sum(per_token: Tensor, factor: Tensor, batch: LossBatch) -> Tensor:

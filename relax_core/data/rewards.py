@@ -9,16 +9,18 @@ import math
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 from relax_core.data.references import load_callable, missing_extra
-from relax_core.errors import FOREIGN, RunError, UsageError
+from relax_core.errors import FOREIGN, RunError, UsageError, describe
 
 Reward = Callable[..., Any]
+TEXTS, LONGEST = 20, 300
+"""How many texts of errors are kept of a batch, and how many characters of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RewardBatch:
-    """One reward a sample, in the order of the samples, and how many of them are 0 because the reward failed."""
+    """One reward a sample, in the order of the samples, and how many of them are 0 because the reward failed.
+
+    `failures` has the texts of the errors, `TEXTS` at most, and beside each the id of the first sample that gave it.
+    """
 
     rewards: list[float]
     errors: int
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 class RewardFunction:
@@ -61,14 +67,17 @@ class RewardFunction:
 
     def score(self, samples: Sequence[Sample]) -> RewardBatch:
         """The rewards of `samples`. A reward that fails is a RunError, or counts as 0 where `on_error` is `zero`."""
-        scores = [self._score(sample) for sample in samples]
-        return RewardBatch([score or 0.0 for score in scores], sum(score is None for score in scores))
+        failures: dict[str, str] = {}
+        scores = [self._score(sample, failures) for sample in samples]
+        return RewardBatch([score or 0.0 for score in scores], sum(score is None for score in scores), failures)
 
-    def _score(self, sample: Sample) -> float | None:
+    def _score(self, sample: Sample, failures: dict[str, str]) -> float | None:
         try:
             return finite(self._function(sample, **self._args))
         except FOREIGN as error:
             if self._on_error == "zero":
+                if len(failures) < TEXTS:
+                    failures.setdefault(_told(error), sample.id)
                 return None
             raise self._failure(sample, error) from error
 
@@ -77,6 +86,13 @@ class RewardFunction:
         text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         fix = "correct the reward, or set data.on_reward_error to zero"
         return RunError(f"'{self.name}' failed on sample {sample.id}\n{text}\n", who="data.reward", fix=fix)
+
+
+def _told(error: BaseException) -> str:
+    """Its text in a line, with the place in the reward that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1].filename
+    text = f"{type(error).__name__}: {error}" if place == __file__ else describe(error)
+    return " ".join(text.split())[:LONGEST]
 
 
 def finite(value: Any) -> float:

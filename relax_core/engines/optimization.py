@@ -57,15 +57,18 @@ class Optimization:
             self.optimizer.zero_grad(set_to_none=True)
             return Update(metrics, 0.0, lr, applied=False)
         parameters = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
-        torch._foreach_div_([parameter.grad for parameter in parameters], count)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._limit))
+        gradients = [parameter.grad for parameter in parameters]
+        torch._foreach_div_(gradients, count)
+        norm = torch.nn.utils.get_total_norm(gradients)
         if not (norm < torch.inf and math.isfinite(total)):
+            wrong = [name for name, each in self._model.named_parameters() if not _is_finite(each.grad)]
             self.optimizer.zero_grad(set_to_none=True)
             what = "gradient" if math.isfinite(total) else "loss"
-            raise NotFinite(f"the {what} of step {step + 1} is not finite", self._who, lr)
+            raise NotFinite(f"the {what} of step {step + 1} is not finite", self._who, lr, wrong)
+        torch.nn.utils.clip_grads_with_norm_(parameters, self._limit, norm)
         self.optimizer.step()
         self.schedule.step()
-        return Update(metrics, norm, lr, applied=True)
+        return Update(metrics, float(norm), lr, applied=True)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` goes on from."""
@@ -80,3 +83,7 @@ class Optimization:
         rates = [rate * at(self.schedule.last_epoch) for rate, at in zip(base, self.schedule.lr_lambdas, strict=True)]
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+def _is_finite(gradient: Tensor | None) -> bool:
+    return gradient is None or bool(gradient.isfinite().all())

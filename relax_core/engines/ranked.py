@@ -14,7 +14,8 @@ from relax_core.batch import Rollout
 from relax_core.binding import Binding
 from relax_core.engines.job import compare, described, origins
 from relax_core.engines.types import Policy, Tokens, Update
-from relax_core.packing import plain
+from relax_core.faults import NotFinite, locate
+from relax_core.packing import loss_batch, plain
 from relax_core.reductions import Metrics
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
@@ -202,6 +203,20 @@ def _update(ranks: Ranks, role: str, tokens: Tokens, rollout: Rollout, runtime: 
     active = runtime.binding.active
     states = plain_states(active)
     answers = ranks.call("update", tokens=_plain(tokens), rollout=plain(rollout), step=step, states=states, role=role)
+    if wrong := [each for each in answers if each is not None and "nonfinite" in each]:
+        raise _located(wrong, tokens, rollout, runtime, step)
     (answer,) = [each for each in answers if each is not None]
     put_states(active, answer["states"])
     return Update(Metrics.of(answer["metrics"]), answer["grad_norm"], answer["lr"], answer["applied"])
+
+
+def _located(answers: list[dict[str, Any]], tokens: Tokens, rollout: Rollout, runtime: Runtime, step: int) -> NotFinite:
+    """What the ranks say is not finite, with the mini-batch put together and looked through."""
+    error = NotFinite(**answers[0]["nonfinite"])
+    error.parameters = list(dict.fromkeys(name for each in answers for name in each["nonfinite"]["parameters"]))
+    parts = [each for each in answers if "values" in each]
+    if parts and "log_probs" in parts[0]["names"]:
+        values = zip(parts[0]["names"], _assembled(list(parts), tokens), strict=True)
+        error.batch = loss_batch(rollout, None, **dict(values))
+        error.faults = locate(runtime, error.batch, step)
+    return error

@@ -14,6 +14,7 @@ from relax_core.engines.hf_model import load_critic, load_model, load_tokenizer
 from relax_core.engines.job import Origin, bound, origins
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import Policy, Tokens
+from relax_core.faults import FORWARD, NotFinite
 from relax_core.packing import rollout_of
 from relax_core.runtime import Runtime
 from relax_core.states import plain_states, put_states
@@ -59,10 +60,13 @@ class TorchWorker:
     def update(
         self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
     ) -> dict[str, Any]:
-        """One optimizer update on a mini-batch; `states` are the plugins' own."""
+        """One optimizer update on a mini-batch; `states` are the plugins' own. `nonfinite` says what is not finite."""
         put_states(self.binding.active, states)
         engine = self.trained[role]
-        update = engine.update(Tokens(tokens[0], tokens[1]), rollout_of(rollout, engine.device), self.runtime, step)
+        try:
+            update = engine.update(Tokens(tokens[0], tokens[1]), rollout_of(rollout, engine.device), self.runtime, step)
+        except NotFinite as error:
+            return {"nonfinite": error.plain(), **_forward(error)}
         result = {"metrics": update.metrics.plain(), "grad_norm": update.grad_norm, "lr": update.lr}
         return {**result, "applied": update.applied, "states": plain_states(self.binding.active)}
 
@@ -107,6 +111,14 @@ class TorchWorker:
         self.engine = TorchEngine(actor, tokenizer, settings, **frozen)
         if "actor" in loaded:
             self.trained["actor"] = self.engine
+
+
+def _forward(error: NotFinite) -> dict[str, Any]:
+    """What the forward pass gave for the whole batch, by name; nothing where that is not known."""
+    if error.batch is None:
+        return {}
+    found = {name: error.batch.tokens[name] for name in FORWARD if error.batch.has(name)}
+    return {"names": list(found), **_answer(*found.values())}
 
 
 def _answer(*values: Tensor) -> dict[str, Any]:

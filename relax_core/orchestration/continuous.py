@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +21,9 @@ from relax_core.spec import SequenceField
 
 @dataclass(slots=True, eq=False)
 class Started:
-    """A group that is sampled, or waits to be trained on: at step `deadline` at the latest. `ended` counts up."""
+    """A group that is sampled since step `begun`, or waits to be trained on: by `deadline` at the latest. `ended` counts up."""
 
+    begun: int
     deadline: int
     ended: int = -1
     responses: Sequence[Response] = ()
@@ -40,6 +41,7 @@ class Continuous(Generation):
         self.bound, self.size = parts.topology.max_staleness, self.config.rollout.rollout_batch_size
         self._started: dict[int, Started] = {}
         self._changed, self._order = Condition(), count()
+        self._coming = 0
         self._failure: BaseException | None = None
         self._scoring = ThreadPoolExecutor(thread_name_prefix="score")
 
@@ -52,12 +54,22 @@ class Continuous(Generation):
         """The rollout that step `step` trains on; while it does, others are sampled."""
         result = self.run(step)
         self._start(step, 0)
+        self._coming = step + 1
         return result
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has to hold: groups that were begun are sampled anew."""
+        """What a checkpoint has to hold: groups that have ended, whole; those under way are sampled anew."""
         with self._changed:
-            return {"cursor": self.cursor, "unfinished": [Group(place).state() for place in sorted(self._started)]}
+            ended = [self._started[place] for place in self._by_deadline()]
+            under_way = [Group(place) for place, each in sorted(self._started.items()) if each.ended < 0]
+            return {
+                "cursor": self.cursor,
+                "unfinished": [group.state() for group in (*under_way, *self.unfinished)],
+                "coming": self._coming,
+                "ended": [
+                    {"begun": each.begun, **Round(list(each.responses), errors=each.errors).state()} for each in ended
+                ],
+            }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
@@ -65,6 +77,21 @@ class Continuous(Generation):
             self._started.clear()
             self._failure = None
             super().restore(state)
+            self._coming = state.get("coming", 0)
+            self.unfinished[:0] = list(self._take_up(state.get("ended", [])))
+
+    def _take_up(self, ended: Sequence[dict[str, Any]]) -> Iterator[Group]:
+        """Groups with their responses, in the order of their deadlines; gives those that would be late, to be sampled anew.
+
+        None is where the bound and the batch are those of the checkpoint: each step until a deadline uses a batch.
+        """
+        for each in ended:
+            found, deadline = self.restored(each), each["begun"] + self.bound
+            place = found.kept[0].group
+            if len(self._started) < (deadline - self._coming + 1) * self.size:
+                self._started[place] = Started(each["begun"], deadline, next(self._order), found.kept, found.errors)
+            else:
+                yield Group(place)
 
     def close(self) -> None:
         """What is under way is not waited for."""
@@ -89,7 +116,7 @@ class Continuous(Generation):
         engine = cast("ContinuousEngine", self.parts.sampler)
         with self._changed:
             for group in self._next_groups(ahead * self.size + missing - len(self._started)):
-                started = self._started[group.place] = Started(step + self.bound)
+                started = self._started[group.place] = Started(step, step + self.bound)
                 future = engine.submit(self._prompt(group).token_ids, self._params(), group.place)
                 future.add_done_callback(partial(self._sampled_one, group.place, started))
 
@@ -102,12 +129,16 @@ class Continuous(Generation):
 
     def _batch(self, size: int, step: int) -> list[int]:
         """`size` groups that ended, by place, without which none will be late; none where there are no such yet."""
-        ended = [place for place, each in self._started.items() if each.ended >= 0]
-        ended.sort(key=lambda place: (self._started[place].deadline, self._started[place].ended))
+        ended = self._by_deadline()
         left = [each for place, each in self._started.items() if place not in ended[:size]]
         due = [sum(each.deadline <= step + later for each in left) for later in range(self.bound + 1)]
         late = any(number > later * self.size for later, number in enumerate(due))
         return [] if late or len(ended) < size else sorted(ended[:size])
+
+    def _by_deadline(self) -> list[int]:
+        """The groups that have ended, by place: those first that are due first, and of them those that ended first."""
+        ended = [(each.deadline, each.ended, place) for place, each in self._started.items() if each.ended >= 0]
+        return [place for *_, place in sorted(ended)]
 
     def _sampled_one(self, place: int, started: Started, future: Future[list[Completion]]) -> None:
         try:

@@ -12,6 +12,7 @@ from relax_core.config import PromptOrigin, RunConfig
 from relax_core.data.examples import Example, load_examples
 from relax_core.data.rewards import RewardBatch
 from relax_core.orchestration.collect import Response, decoded
+from relax_core.orchestration.failures import Failures
 from relax_core.rollout.seeds import held_out_place
 from relax_core.rollout.types import SamplingParams
 
@@ -24,6 +25,7 @@ class Evaluation:
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.params = parts, sampling(parts.topology.run)
+        self._failures = Failures()
         self.places = [held_out_place(index) for index in range(len(parts.held_out))]
 
     def run(self, step: int) -> dict[str, float]:
@@ -39,7 +41,9 @@ class Evaluation:
         rows = zip(self.places, prompts, groups, strict=True)
         found = [(place, prompt, each) for place, prompt, group in rows for each in group]
         responses = decoded(found, self.parts.tokenizer)
-        return described(responses, self.parts.reward.score([each.sample for each in responses]), self.params.n)
+        scored = self.parts.reward.score([each.sample for each in responses])
+        self._failures.tell(scored)
+        return described(responses, scored, self.params.n)
 
     def _is_due(self, step: int) -> bool:
         evaluation, total = self.parts.topology.run.evaluation, self.parts.topology.run.trainer.num_rollout

@@ -12,6 +12,7 @@ from relax_core.batch import Rollout
 from relax_core.data.prompts import Prompt
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.collect import Response, decoded, pack
+from relax_core.orchestration.failures import Failures
 from relax_core.orchestration.unfinished import Group
 from relax_core.rollout.types import Budget, Completion, PartialRolloutEngine, SamplingParams
 from relax_core.spec import SequenceField
@@ -50,6 +51,7 @@ class Generation:
         self.config = parts.topology.run
         self.cursor = 0
         self.unfinished: list[Group] = []
+        self._failures = Failures()
 
     def next(self, step: int) -> Round:
         """The rollout that step `step` trains on."""
@@ -121,6 +123,7 @@ class Generation:
         """The responses of groups with their scores, and how many rewards failed."""
         responses = self._responses(groups)
         scored = self.parts.reward.score([each.sample for each in responses])
+        self._failures.tell(scored)
         for response, reward in zip(responses, scored.rewards, strict=True):
             response.score = response.reward = reward
         return responses, scored.errors

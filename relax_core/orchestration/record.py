@@ -141,10 +141,11 @@ def checkpoints_of(path: Path, keep: int = 0) -> Checkpoints:
 def newest_checkpoint(path: Path) -> Path | None:
     """The newest whole checkpoint of a run directory; None, said on stderr, for a run that was stopped before its first."""
     checkpoints = checkpoints_of(path)
-    if checkpoints.all() or not (path / METRICS).exists():
+    if not (path / METRICS).exists():
         return checkpoints.newest()
-    warn(f"'{path}' was stopped before its first checkpoint: it begins again")
-    return None
+    if (found := checkpoints.newest_or_none()) is None:
+        warn(f"'{path}' was stopped before its first checkpoint: it begins again")
+    return found
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

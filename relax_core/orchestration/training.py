@@ -38,6 +38,7 @@ class Training:
         """Score, prepare and update; gives the metrics. `rollout` is the responses packed; with none nothing is done."""
         metrics, updates, self.prepared = Metrics(), list[Update](), None
         if responses:
+            metrics.update(self.incidents.sampled(responses, rollout).partials.items())
             rollout, found = self.parts.runtime.prepare(self._score(responses, rollout), step)
             self.gap = gap_of(rollout)
             self.prepared = rollout

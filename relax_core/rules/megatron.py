@@ -185,13 +185,6 @@ def sampler_takes_weights(run: Run) -> Iterable[Finding]:
             yield "rollout.engine", problem, "write trainer.engine: torch, or choose a rollout engine that can"
 
 
-@rule("RLX163", "An update that is not finite ends the run")
-def no_update_is_skipped(run: Run) -> Iterable[Finding]:
-    if _is_used(run) and run.topology.run.trainer.on_nonfinite == "skip":
-        problem = "Megatron's optimizer has taken the step by the time its norm is known"
-        yield "trainer.on_nonfinite", problem, "write on_nonfinite: stop, and go on with --resume"
-
-
 def _one_of(count: int) -> str:
     return "write one of " + ", ".join(str(n) for n in range(1, min(count, 128) + 1) if count % n == 0)
 

@@ -63,7 +63,25 @@ def test_arguments_reach_the_reward(base: Path) -> None:
 def test_zero_counts_what_failed_and_keeps_the_order(base: Path) -> None:
     kinds = ("float", "raises", "text", "none", "nan", "inf", "vector", "int")
     batch = reward(base, "zero").score([sample(kind) for kind in kinds])
-    assert batch == RewardBatch([0.5, 0, 0, 0, 0, 0, 0, -2.0], 6)
+    assert (batch.rewards, batch.errors) == ([0.5, 0, 0, 0, 0, 0, 0, -2.0], 6)
+
+
+def test_zero_keeps_each_kind_of_error_with_the_first_sample_that_gave_it(base: Path) -> None:
+    kinds = ("float", "raises", "text", "raises", "nan")
+    batch = reward(base, "zero").score([sample(kind, name=f"e{number}") for number, kind in enumerate(kinds)])
+    assert batch.failures == {
+        "KeyError: 'no such answer' (mine.py:13)": "e1",
+        "ValueError: it returned '1.0' (str), which is not a finite number": "e2",
+        "ValueError: it returned nan (float), which is not a finite number": "e4",
+    }
+
+
+def test_texts_of_errors_are_bounded_in_number_and_length(base: Path) -> None:
+    (base / "mine.py").write_text("def by_answer(sample):\n    raise ValueError('no\\n' + sample.answer * 1000)\n")
+    batch = reward(base, "zero").score([sample(chr(97 + number)) for number in range(26)])
+    assert batch.errors == 26
+    assert next(iter(batch.failures)) == "ValueError: no " + "a" * 285
+    assert len(batch.failures) == 20
 
 
 def test_a_reward_of_zero_is_no_error(base: Path) -> None:

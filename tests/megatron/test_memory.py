@@ -28,11 +28,16 @@ def model(tmp_path_factory) -> Path:
 
 def measured(model: Path, case: str, meeting: Path) -> list[dict[str, int]]:
     command = [sys.executable, "-m", "tests.megatron.measured_rank"]
-    ranks = [
-        subprocess.Popen([*command, str(rank), meeting.as_uri(), str(model), case], cwd=ROOT, stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    return [json.loads(rank.communicate(timeout=600)[0].splitlines()[-1]) for rank in ranks]
+    logs = [meeting.with_name(f"rank-{number}.log") for number in range(2)]
+    ranks = []
+    for number, log in enumerate(logs):
+        arguments = [*command, str(number), meeting.as_uri(), str(model), case]
+        with log.open("w") as errors:
+            ranks.append(subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors))
+    said = [rank.communicate(timeout=600)[0] for rank in ranks]
+    for number, (rank, log) in enumerate(zip(ranks, logs, strict=True)):
+        assert rank.returncode == 0, f"rank {number} ended with {rank.returncode}: {log.read_text()[-2000:]}"
+    return [json.loads(each.splitlines()[-1]) for each in said]
 
 
 def predicted(model: Path, case: str) -> dict[str, int]:

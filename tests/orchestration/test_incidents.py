@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from dataclasses import replace
 
 import pytest
 
+from relax_core.rollout.hf import HFSampler
 from tests.cli.test_train import metrics
 
 LOSS = """
@@ -108,8 +112,61 @@ def test_an_advantage_is_the_estimators(train):
     assert "first in sequence 5 (" in result.err
 
 
+@pytest.mark.parametrize("flags", [(), ("--normalize-advantages",)], ids=["plain", "normalised"])
+def test_an_advantage_is_found_where_it_was_given(train, tmp_path, flags):
+    """Not in every sequence that shares a mean with it."""
+    result = train(*flags, advantages="torch.where(rollout.sequence_ids == 5, torch.nan, advantages)")
+    case = json.loads((tmp_path / "run" / "incidents" / "step_000001.json").read_text())
+    length = len(case["sequences"][5]["mask"])
+    assert f": advantages of plugin 'brittle', {length} values, first in sequence 5 (" in result.err
+
+
+def test_an_advantage_that_another_plugin_spoils_is_that_plugins(train, tmp_path):
+    source = """
+from relax_core import *
+import torch
+
+@hookimpl
+def algorithm():
+    return AlgorithmSpec("spoils", "Spoils advantages", component=Component(config=ComponentConfig))
+
+@hookimpl
+def adjust_advantage(rollout, advantages):
+    return torch.where(rollout.sequence_ids == 5, -torch.inf, advantages)
+"""
+    (tmp_path / "spoils.py").write_text(source)
+    result = train("--plugin", tmp_path / "spoils.py", "--algorithm.spoils.enable")
+    assert result.code == 4
+    said = r"error: plugin 'spoils': adjust_advantage gave \d advantages that are not finite, first that of sequence 5\. Fix: "
+    assert re.search(said, result.err)
+
+
+def spoiled(completions):
+    """The second group with a log-prob in its third response that is no number."""
+    third = completions[1][2]
+    completions[1][2] = replace(third, log_probs=[math.nan, *third.log_probs[1:]])
+    return completions
+
+
+def test_a_log_prob_that_the_rollout_engine_gave_ends_the_run(train, tmp_path, monkeypatch):
+    generate = HFSampler.generate
+    monkeypatch.setattr(HFSampler, "generate", lambda *given: spoiled(generate(*given)))
+    result = train()
+    assert result.code == 4
+    said = (
+        "rollout engine 'hf': sampled log-probs are not finite: rollout_log_probs of rollout engine, 1 values, first in "
+        "sequence 6 ("
+    )
+    assert f"error: {said}" in result.err
+    result = train("--on-nonfinite", "skip", "--output.dir", tmp_path / "other")
+    assert result.code == 0
+    assert f"warning: {said}" in result.err
+    assert [each["rollout/nonfinite_log_probs"] for each in metrics(tmp_path / "other")] == [1.0, 1.0, 1.0]
+
+
 def test_the_backward_pass_alone(train):
     result = train(per_token="per_token + 0 * (batch.log_probs - batch.log_probs.detach()).abs().sqrt()")
     assert (
-        "the gradient of step 1 is not finite: every value is finite before the backward pass. Its batch:" in result.err
+        "the gradient of step 1 is not finite: every value is finite before the backward pass; the gradients of 25 "
+        "parameters are not, that of lm_head.weight nearest to the loss. Its batch: " in result.err
     )

@@ -1,5 +1,7 @@
 """One seed is one run, whoever orchestrates it."""
 
+import shutil
+
 import pytest
 
 from tests.ledger import prompts_of
@@ -37,6 +39,19 @@ def test_groups_are_never_staler_than_allowed_and_each_prompt_is_used_once(train
     used = prompts_of(tmp_path / "async")
     assert used.total() == len(used) == 6 * 4
     assert all(row["perf/queue_depth"] <= 2 * 4 for row in lines(tmp_path / "async", "timings.jsonl"))
+
+
+def test_an_asynchronous_run_that_is_gone_on_with_uses_each_prompt_once(train, tmp_path):
+    """Those too that had ended, or were under way, at the checkpoint; nothing of it is staler than allowed."""
+    flags = ("--fully-async", "--max-staleness", 2, "--num-rollout", 5, "--save-interval", 1, "--keep-checkpoints", 0)
+    train("run", *flags)
+    for step in (3, 4, 5):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step_{step:06d}")
+    found = train("run", *flags, "--resume", tmp_path / "run")
+    assert [row["step"] for row in found] == [1, 2, 3, 4, 5]
+    assert max(row["rollout/staleness_max"] for row in found) <= 2
+    used = prompts_of(tmp_path / "run")
+    assert used.total() == len(used) == 5 * 4
 
 
 def test_a_hybrid_run_is_one_rollout_ahead_and_resumes_to_the_same_numbers(train, tmp_path):

@@ -145,6 +145,16 @@ def named(model: Any) -> Iterator[tuple[str, Tensor]]:
         yield re.sub(r"^(decoder\.layers\.)(\d+)", lambda found: f"{found[1]}{int(found[2]) + first}", name), parameter
 
 
+def nonfinite(model: Any, hf: Mapping[str, Any]) -> Iterator[str]:
+    """Hugging Face's names of the parameters whose gradients on this rank, as a schedule left them, are not finite."""
+    for name, parameter in named(model):
+        where = source(name, hf)
+        gradient: Tensor = parameter.main_grad  # type: ignore[attr-defined]
+        for each, part in zip(where.names, parted(gradient, where, hf), strict=True):
+            if not part.isfinite().all():
+                yield each
+
+
 @torch.no_grad()
 def export(model: Any, hf: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """This pipeline stage's weights in Hugging Face form; all of its tensor-parallel ranks take part, and all get them."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -17,12 +18,15 @@ from torch import Tensor
 from relax_core.config import TrainerSection
 from relax_core.engines.megatron.model import Trunk, chosen
 from relax_core.engines.megatron.sequence import Packed
-from relax_core.errors import RunError
+from relax_core.faults import NotFinite
 from relax_core.rules.megatron_args import can_shard_optimizer
 
 Found = dict[str, Any]
 Loss = Callable[[Tensor, int], tuple[Tensor, Tensor, Found]]
-"""Of the last hidden states of a micro-batch and its number: a loss summed over what it counts, the count, and the rest."""
+"""Of the last hidden states of a micro-batch and its number: a loss summed over what it counts, the count, and the rest.
+
+An update reads `sum`, the same loss without a graph, in the rest.
+"""
 
 
 def run(module: Any, packed: Sequence[Packed], loss: Loss, *, forward_only: bool) -> list[Found]:
@@ -56,6 +60,7 @@ class Trained:
 
     def __init__(self, model: Trunk, trainer: TrainerSection, lr: float, updates: int, who: str) -> None:
         self.model, self.who, self.count = model, who, 0
+        self.device: torch.device = next(model.parameters()).device
         config, arguments = model.config, trainer.megatron_args
         buckets = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": can_shard_optimizer()}
         settings = DistributedDataParallelConfig(**{**buckets, **chosen(DistributedDataParallelConfig, arguments)})
@@ -75,20 +80,32 @@ class Trained:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def update(self, packed: Sequence[Packed], loss: Loss, step: int) -> tuple[list[Found], float, bool]:
-        """What `loss` found, the gradient's true norm before clipping, and whether anything counted and was applied."""
+        """What `loss` found, the gradient's true norm before clipping, and whether anything counted and was applied.
+
+        Raises NotFinite on every rank, before a weight or a moment is changed, where a loss or the norm is no number on any.
+        """
         self.module.zero_grad_buffer()
         self.optimizer.zero_grad()
         found = run(self.module, packed, loss, forward_only=False)
         if self.count == 0:
             return found, 0.0, False
+        if wrong := self._wrong(found):
+            raise NotFinite(f"the {wrong} of step {step + 1} is not finite", self.who, self.lr)
         _, norm, _ = self.optimizer.step()
-        if not norm < torch.inf:
-            fix = "look at the learning rate and at the samples of this step"
-            raise RunError(f"the gradient of step {step + 1} is not finite", who=self.who, fix=fix)
         self.schedule.step(1)
         if self.module.ddp_config.overlap_param_gather:
             self.module.start_param_sync(force_sync=True)
         return found, float(norm), True
+
+    def _wrong(self, found: Sequence[Found]) -> str:
+        """What is not finite: the loss of some rank, or else the gradient; empty where both are finite."""
+        self.optimizer.prepare_grads()
+        loss = not all(each["sum"].isfinite() for each in found)
+        flags = torch.tensor(
+            [loss, not self.optimizer.get_grad_norm() < torch.inf], dtype=torch.int, device=self.device
+        )
+        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        return "loss" if flags[0] else "gradient" if flags[1] else ""
 
     def _finalize(self, model: list[Any], count: Tensor | None = None, **options: Any) -> None:
         """Megatron's, which scales the gradients once by what all ranks counted; that number is kept."""

@@ -28,6 +28,7 @@ from relax_core.engines.megatron.sequence import Packed
 from relax_core.engines.megatron.share import Share
 from relax_core.engines.megatron.training import Found, run
 from relax_core.engines.types import Tokens
+from relax_core.faults import NotFinite
 from relax_core.groups import DistributedGroup
 from relax_core.packing import loss_batch, rollout_of
 from relax_core.reductions import Metrics
@@ -102,20 +103,29 @@ class Worker:
     def update(
         self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
     ) -> dict[str, Any] | None:
-        """One optimizer update on this rank's share of a mini-batch; `states` are the plugins' own."""
+        """One optimizer update on this rank's share of a mini-batch; `states` are the plugins' own.
+
+        Where something is not finite, `nonfinite` says what this rank knows of it.
+        """
         put_states(self.binding.active, states)
         trained, share = self.models.trained[role], self._share(tokens)
         whole = rollout_of(rollout, self.device)
         model = Readable(trained.model, trained.module)
         give = self._policy if role == "actor" else self._critic
+        seen: list[dict[str, Tensor]] = []
 
         def loss(hidden: Tensor, number: int) -> tuple[Tensor, Tensor, Found]:
             packed = share.packed[number]
-            output = give(model, _states(model, hidden, packed), packed, share.of(whole, number), step)
-            return output.sum, output.count.int(), {"metrics": output.metrics}
+            output, values = give(model, _states(model, hidden, packed), packed, share.of(whole, number), step)
+            seen.append({name: each.detach() for name, each in values.items()} | {"places": share.places(number)})
+            return output.sum, output.count.int(), {"metrics": output.metrics, "sum": output.sum.detach()}
 
         lr = trained.lr
-        found, norm, applied = trained.update(share.packed, loss, step)
+        try:
+            found, norm, applied = trained.update(share.packed, loss, step)
+        except NotFinite as error:
+            error.parameters = list(convert.nonfinite(trained.model, self.models.wanted[role]["hf"]))
+            return {"nonfinite": error.plain(), **self._whole(seen)}
         metrics = Metrics()
         for each in found:
             metrics.update(each["metrics"].partials.items())
@@ -126,7 +136,17 @@ class Worker:
         result = {"metrics": metrics.plain(), "grad_norm": norm, "lr": lr, "applied": applied}
         return {**result, "states": plain_states(self.binding.active)}
 
-    def _policy(self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int) -> LossOutput:
+    def _whole(self, seen: list[dict[str, Tensor]]) -> dict[str, Any]:
+        """What a forward pass gave on this rank, by name, and the places in the batch; nothing where another speaks for it."""
+        if not (self.last_stage and self.first_of_tensor):
+            return {}
+        whole = {name: torch.cat([each[name] for each in seen]).cpu() for name in seen[0]}
+        return {"places": whole.pop("places"), "names": list(whole), "values": list(whole.values())}
+
+    def _policy(
+        self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int
+    ) -> tuple[LossOutput, dict[str, Tensor]]:
+        """The loss, and the values that it was made of."""
         head, entropy = self.models.head(model.trunk), self.binding.needs("requires_entropy")
         if not part.has("candidate_ids"):
             log_probs, entropies = head.log_probs(states, packed.labels, entropy=entropy)
@@ -137,12 +157,16 @@ class Worker:
             found = {"log_probs": both[:, 0], "candidate_log_probs": both[:, 1:]}
         if entropies is not None:
             found["entropy"] = entropies
-        return self.runtime.loss(loss_batch(part, self.context, **found), step)
+        return self.runtime.loss(loss_batch(part, self.context, **found), step), found
 
-    def _critic(self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int) -> LossOutput:
-        values = {"values": _values(model, states), "old_values": part.values}
-        batch = build(CriticBatch, part.sequence_ids, {**part.tokens, **values}, part.sequences, self.context)
-        return self.runtime.value_loss(batch, step)
+    def _critic(
+        self, model: Readable, states: Tensor, packed: Packed, part: Rollout, step: int
+    ) -> tuple[LossOutput, dict[str, Tensor]]:
+        """As `_policy`."""
+        found = {"values": _values(model, states)}
+        values = {**part.tokens, **found, "old_values": part.values}
+        batch = build(CriticBatch, part.sequence_ids, values, part.sequences, self.context)
+        return self.runtime.value_loss(batch, step), found
 
     # -- weights -----------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,9 @@ class RemoteReward:
         calls = {actor.score.remote(part): f"advantages {number}"
                  for number, (actor, part) in enumerate(zip(self._actors, parts, strict=False))}  # fmt: skip
         found: list[RewardBatch] = gather(calls, "score", self._timeout)
-        return RewardBatch([reward for each in found for reward in each.rewards], sum(each.errors for each in found))
+        failures = {text: sample for each in reversed(found) for text, sample in each.failures.items()}
+        rewards = [reward for each in found for reward in each.rewards]
+        return RewardBatch(rewards, sum(each.errors for each in found), failures)
 
 
 class RemoteRuntime(Runtime):
