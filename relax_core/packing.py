@@ -47,8 +47,10 @@ def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor
     A rollout without old log-probs is trained on once, by the policy that they are those of.
     """
     new: LossBatch = build(LossBatch, rollout.sequence_ids, {"raw_mask": rollout.raw_mask, **tokens}, {}, group)
-    old = {"old_log_probs": new.log_probs.detach()} if new.has("log_probs") else {}
-    return replace(new, tokens={**old, **rollout.tokens, **new.tokens}, sequences=rollout.sequences)
+    found = {**rollout.tokens, **new.tokens}
+    if new.has("log_probs"):
+        found.setdefault("old_log_probs", new.log_probs.detach())
+    return replace(new, tokens=found, sequences=rollout.sequences)
 
 
 def plain(rollout: Rollout) -> dict[str, Any]:

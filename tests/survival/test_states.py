@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -125,7 +126,7 @@ def test_what_passes_is_what_comes_back(value):
     assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value
 
 
-@pytest.mark.parametrize("value", [np.float64(1), [np.int64(1)], {"a": {Path(): 1}}, len, Mean()])
+@pytest.mark.parametrize("value", [np.float64(1), [np.int64(1)], {"a": {Fraction(1): 1}}, len, Mean()])
 def test_what_is_refused_would_not_come_back(value):
     with pytest.raises(UnpicklingError):
         decode(encode({"x": value}))
