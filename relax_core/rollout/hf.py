@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
 
+BLOCK = 128
+"""Tokens whose mass is added up before a place among them is looked for."""
+
+
 class HFSampler:
     """A `RolloutEngine` that decodes a batch in lockstep; each distinct prompt is prefilled once.
 
@@ -183,14 +187,31 @@ def draw(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tens
     """
     if params.temperature == 0:
         return _likeliest(logits.float().log_softmax(-1))
-    log_probs = truncate(logits.float() / params.temperature, params.top_k, params.top_p).log_softmax(-1)
-    # Integers sum to the same total in any order, so that no device gives a token of no mass a bucket by rounding.
-    mass = (log_probs.exp() * 2.0**52).long().cumsum(-1)
-    total = mass[:, -1:]
-    if not (total > 0).all():
+    logits = logits.float() if params.temperature == 1 else logits.float() / params.temperature
+    probs = truncate(logits, params.top_k, params.top_p).softmax(-1)
+    chosen = _inverse(probs, uniforms)
+    return chosen.squeeze(-1), probs.gather(-1, chosen).squeeze(-1).log().clamp(max=0)
+
+
+def _inverse(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """[R, 1] where the running sum of `probs` [R, V] first exceeds `uniforms` [R] of it all: the block, then the place.
+
+    Sums of blocks are rounded: what is looked for inside one is kept inside it, so that no token of no mass is found.
+    """
+    whole = probs.shape[1] // BLOCK * BLOCK
+    sums = [probs[:, :whole].view(len(probs), -1, BLOCK).sum(-1), probs[:, whole:].sum(-1, keepdim=True)]
+    ends = torch.cat(sums, -1).double().cumsum(-1)
+    if not (ends[:, -1] > 0).all():
         raise _diverged()
-    chosen = torch.searchsorted(mass, (uniforms[:, None] * total).long(), right=True)
-    return chosen.squeeze(-1), log_probs.gather(-1, chosen).squeeze(-1).clamp(max=0)
+    zero = torch.zeros_like(ends[:, -1:])
+    wanted = (uniforms[:, None] * ends[:, -1:]).minimum(ends[:, -1:].nextafter(zero))
+    block = torch.searchsorted(ends, wanted, right=True)
+    places = block * BLOCK + torch.arange(BLOCK, device=probs.device)
+    known = places < probs.shape[1]
+    within = (probs.gather(-1, places.clamp(max=probs.shape[1] - 1)).double() * known).cumsum(-1)
+    before = torch.cat([zero, ends], -1).gather(-1, block)
+    most = within[:, -1:].nextafter(zero)
+    return block * BLOCK + torch.searchsorted(within, (wanted - before).clamp(min=0).minimum(most), right=True)
 
 
 def _likeliest(log_probs: Tensor) -> tuple[Tensor, Tensor]:

@@ -171,6 +171,23 @@ def test_draw_inverts_the_distribution_function():
     assert values.tolist() == pytest.approx([math.log(p) for p in (0.1, 0.1, 0.2, 0.2, 0.7, 0.7)])
 
 
+@pytest.mark.parametrize("vocabulary", [5, 128, 300, 1024])
+def test_draw_inverts_any_distribution_function(vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = 8 * torch.randn(400, vocabulary, generator=generator)
+    logits[:, torch.rand(vocabulary, generator=generator) < 0.4] = -torch.inf
+    logits[:, 0] = 0.0
+    uniforms = torch.rand(400, generator=generator, dtype=torch.float64)
+    uniforms[:100], uniforms[100:200] = 0.0, 1 - 2**-53
+    chosen, values = draw(logits, uniforms, SamplingParams(n=1, max_new_tokens=1))
+    probs = logits.double().softmax(-1)
+    mass, until = probs.gather(-1, chosen[:, None])[:, 0], probs.cumsum(-1).gather(-1, chosen[:, None])[:, 0]
+    assert (mass > 0).all()
+    assert (until + 1e-6 >= uniforms).all()
+    assert (until - mass - 1e-6 <= uniforms).all()
+    torch.testing.assert_close(values.double(), mass.log(), rtol=0, atol=1e-5)
+
+
 def test_draw_never_gives_a_token_without_mass():
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]]).expand(4, 5)
     uniforms = torch.tensor([0.0, 0.5 - 1e-9, 0.5, 1 - 2**-53], dtype=torch.float64)
