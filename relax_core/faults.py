@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relax_core.batch import Batch, LossBatch
+from relax_core.batch import Batch, CriticBatch, LossBatch
 from relax_core.errors import RunError
 from relax_core.runtime import Runtime
 
@@ -28,7 +28,7 @@ GIVERS = {
 """Who fills a field of the batch; the others are the estimator's."""
 
 
-FORWARD = ("log_probs", "entropy", "candidate_log_probs")
+FORWARD = ("log_probs", "entropy", "candidate_log_probs", "values")
 """The fields that an update's own forward pass gives."""
 
 FIX = (
@@ -82,6 +82,10 @@ def _of_fields(runtime: Runtime, batch: LossBatch) -> Iterator[Fault]:
 
 
 def _of_hooks(runtime: Runtime, batch: LossBatch, step: int) -> Iterator[Fault]:
+    if isinstance(batch, CriticBatch):
+        value = runtime.value(batch, step).per_token
+        yield from faults_in(f"plugin '{runtime.binding.estimator.name}'", "value_loss", value, batch.loss_mask, batch)
+        return
     for name, weight in runtime.weights(batch, step).items():
         yield from faults_in(f"plugin '{name}'", "post_loss_weight", weight.weight, batch.loss_mask, batch)
     loss = runtime.policy_loss(batch, step).per_token

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from relax_core.batch import Batch, LossBatch, Rollout, build
+from relax_core.batch import Batch, CriticBatch, LossBatch, Rollout, build
 from relax_core.groups import Group
 
 B = TypeVar("B", bound=Batch)
@@ -51,6 +51,13 @@ def loss_batch(rollout: Rollout, group: Group | None = None, /, **tokens: Tensor
     if new.has("log_probs"):
         found.setdefault("old_log_probs", new.log_probs.detach())
     return replace(new, tokens=found, sequences=rollout.sequences)
+
+
+def critic_batch(rollout: Rollout, values: Tensor, group: Group | None = None) -> CriticBatch:
+    """The rollout (or a cut of it) with the values of the critic's own forward pass beside those of before."""
+    tokens = {**rollout.tokens, "values": values, "old_values": rollout.values}
+    batch: CriticBatch = build(CriticBatch, rollout.sequence_ids, tokens, rollout.sequences, group)
+    return batch
 
 
 def plain(rollout: Rollout) -> dict[str, Any]:

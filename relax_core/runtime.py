@@ -170,13 +170,18 @@ class Runtime:
     def value_loss(self, batch: CriticBatch, step: int = 0) -> LossOutput:
         """The critic's loss of a micro-batch: a token mean, by the same protocol."""
         metrics, aggregation = Metrics(), AGGREGATIONS["token-mean"]
-        result = self._ask(self.binding.estimator, "value_loss", ValueLoss, batch=batch, step=step)
+        result = self.value(batch, step)
         metrics.add("train", result.metrics, batch)
-        per_token = self._expect(self.binding.estimator, "ValueLoss.per_token", result.per_token, batch.loss_mask)
-        total = _anchor(batch.values) + _sum(per_token, aggregation.factor(batch), batch)
+        total = _anchor(batch.values) + _sum(result.per_token, aggregation.factor(batch), batch)
         count = aggregation.count(batch, self.length)
         metrics.put("train/value_loss", ratio(total, count))
         return LossOutput(total, count, metrics)
+
+    def value(self, batch: CriticBatch, step: int = 0) -> ValueLoss:
+        """The estimator's loss of every value."""
+        result = self._ask(self.binding.estimator, "value_loss", ValueLoss, batch=batch, step=step)
+        self._expect(self.binding.estimator, "ValueLoss.per_token", result.per_token, batch.loss_mask)
+        return result
 
     def weights(self, batch: LossBatch, step: int = 0) -> dict[str, Weight]:
         """What each active plugin weighs the policy loss by."""

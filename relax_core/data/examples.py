@@ -122,6 +122,9 @@ def task_rows(task: str, args: dict[str, Any], who: str) -> list[Example]:
 
 def source_rows(reference: str, args: dict[str, Any], base: Path, who: str) -> list[Any]:
     """What the callable returns, as a list; what it says itself of bad data passes as it is."""
+    if Path(reference).suffix in (".jsonl", ".json", ".parquet"):
+        section = who.rpartition(".")[0]
+        raise LoadError(f"'{reference}' is a file of rows, not a function", who=who, fix=f"write it as {section}.path")
     source = load_callable(reference, who=who, base=base)
     try:
         return list(source(**args))

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relax_core.batch import CriticBatch, Rollout, build
+from relax_core.batch import Rollout
 from relax_core.config import TrainerSection
 from relax_core.engines.hf_model import can_share_prompts, row_width, states
 from relax_core.engines.optimization import Optimization
 from relax_core.engines.placement import Part, parts, placement, restore
 from relax_core.engines.state import read_state, readable
 from relax_core.engines.types import Tokens, Update
+from relax_core.faults import NotFinite, locate
 from relax_core.numerics.head import evaluating
-from relax_core.packing import select_sequences
+from relax_core.packing import critic_batch, select_sequences
 from relax_core.runtime import LossOutput, Runtime
 
 WEIGHTS = "critic"
@@ -45,11 +46,14 @@ class TorchCritic:
 
         def loss(part: Part) -> LossOutput:
             mine = select_sequences(rollout, torch.tensor(part.index, device=self.device))
-            values = {"values": self._forward(part.tokens), "old_values": mine.values}
-            batch = build(CriticBatch, mine.sequence_ids, {**mine.tokens, **values}, mine.sequences)
-            return runtime.value_loss(batch, step)
+            return runtime.value_loss(critic_batch(mine, self._forward(part.tokens)), step)
 
-        return self.optimization.update(map(loss, self._parts(tokens)), step)
+        try:
+            return self.optimization.update(map(loss, self._parts(tokens)), step)
+        except NotFinite as error:
+            error.batch = critic_batch(rollout, self.values(tokens))
+            error.faults = locate(runtime, error.batch, step)
+            raise
 
     def save(self, directory: Path) -> None:
         """A directory that `from_pretrained` loads; optimizer and schedule beside it."""

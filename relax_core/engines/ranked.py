@@ -15,7 +15,7 @@ from relax_core.binding import Binding
 from relax_core.engines.job import compare, described, origins
 from relax_core.engines.types import Policy, Tokens, Update
 from relax_core.faults import NotFinite, locate
-from relax_core.packing import loss_batch, plain
+from relax_core.packing import critic_batch, loss_batch, plain
 from relax_core.reductions import Metrics
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
@@ -215,8 +215,9 @@ def _located(answers: list[dict[str, Any]], tokens: Tokens, rollout: Rollout, ru
     error = NotFinite(**answers[0]["nonfinite"])
     error.parameters = list(dict.fromkeys(name for each in answers for name in each["nonfinite"]["parameters"]))
     parts = [each for each in answers if "values" in each]
-    if parts and "log_probs" in parts[0]["names"]:
-        values = zip(parts[0]["names"], _assembled(list(parts), tokens), strict=True)
-        error.batch = loss_batch(rollout, None, **dict(values))
+    if parts:
+        found = dict(zip(parts[0]["names"], _assembled(list(parts), tokens), strict=True))
+        is_actor = "log_probs" in found
+        error.batch = loss_batch(rollout, None, **found) if is_actor else critic_batch(rollout, found["values"])
         error.faults = locate(runtime, error.batch, step)
     return error

@@ -38,7 +38,7 @@ class Incidents:
             told += ": " + "; ".join(_told(each, responses) for each in error.faults)
         elif error.batch is not None:
             told += f": every value is finite before the backward pass; {_of_gradients(error.parameters)}"
-        if error.batch is not None:
+        if error.batch is not None and error.batch.has("log_probs"):
             told += f". Its batch: relax plugins replay {self._keep(error.batch, step)}"
         if self.config.trainer.on_nonfinite == "stop":
             raise NotFinite(told, error.who, error.lr)

@@ -135,6 +135,12 @@ def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
+def test_a_file_of_rows_is_no_function(tmp_path: Path) -> None:
+    assert failure(DataSection(source="rows.jsonl"), tmp_path) == (
+        "data.source: 'rows.jsonl' is a file of rows, not a function. Fix: write it as data.path"
+    )
+
+
 def test_an_unknown_suffix(tmp_path: Path) -> None:
     assert failure(write(tmp_path / "data.csv", "a,b"), tmp_path) == (
         "data.path: the suffix of data.csv is unknown. "

@@ -58,6 +58,38 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_plugin_sequence_and_ca
     assert [each["step"] for each in metrics(tmp_path / "run")] == [1]
 
 
+VALUED = """
+import torch
+from relax_core import *
+
+@hookimpl
+def algorithm():
+    return AlgorithmSpec("valued", "Has a value loss that breaks", estimator=Estimator(requires_critic=True), loss=Loss())
+
+@hookimpl
+def compute_advantage(rollout):
+    return Advantage(rollout.to_tokens(rollout.rewards) - rollout.values, returns=rollout.to_tokens(rollout.rewards))
+
+@hookimpl
+def policy_loss(batch):
+    return PolicyLoss(-batch.ratio() * batch.advantages)
+
+@hookimpl
+def value_loss(batch, context):
+    loss = (batch.values - batch.returns).square()
+    return ValueLoss(torch.where((context.step == 1) & (batch.sequence_ids == 2), torch.nan, loss))
+"""
+
+
+def test_a_value_loss_that_is_not_finite_names_plugin_and_sequence(relax, run_file, plugin_file, tmp_path):
+    path = plugin_file(VALUED, "valued.py")
+    chosen = ("--plugin", path, "--advantage-estimator", "valued", "--num-rollout", 3)
+    result = relax("train", run_file(), *chosen, "--output.dir", tmp_path / "run")
+    assert result.code == 4
+    assert "error: critic: the loss of step 2 is not finite: value_loss of plugin 'valued', " in result.err
+    assert ", first in sequence 2 (" in result.err
+
+
 def test_the_case_is_one_that_replay_reads(train, relax, tmp_path):
     train(per_token=THIRD)
     case = tmp_path / "run" / "incidents" / "step_000002.json"

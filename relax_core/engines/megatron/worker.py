@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-from relax_core.batch import CriticBatch, Rollout, build
+from relax_core.batch import Rollout
 from relax_core.engines.job import Origin, bound, origins
 from relax_core.engines.megatron import checkpoint, convert
 from relax_core.engines.megatron.models import Models, Readable
@@ -30,7 +30,7 @@ from relax_core.engines.megatron.training import Found, run
 from relax_core.engines.types import Tokens
 from relax_core.faults import NotFinite
 from relax_core.groups import DistributedGroup
-from relax_core.packing import loss_batch, rollout_of
+from relax_core.packing import critic_batch, loss_batch, rollout_of
 from relax_core.reductions import Metrics
 from relax_core.runtime import LossOutput, Runtime
 from relax_core.states import plain_states, put_states
@@ -164,9 +164,7 @@ class Worker:
     ) -> tuple[LossOutput, dict[str, Tensor]]:
         """As `_policy`."""
         found = {"values": _values(model, states)}
-        values = {**part.tokens, **found, "old_values": part.values}
-        batch = build(CriticBatch, part.sequence_ids, values, part.sequences, self.context)
-        return self.runtime.value_loss(batch, step), found
+        return self.runtime.value_loss(critic_batch(part, found["values"], self.context), step), found
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
