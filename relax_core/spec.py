@@ -42,6 +42,8 @@ BATCH_FIELDS: Mapping[str, str] = {
     "teacher_candidate_log_probs": "candidates",
 }
 """What a batch holds by itself, with the capability that asks for it where not every run has it."""
+TURN_REWARD = "turn_reward"
+"""The token field that environments fill: the reward of a turn on its last token, 0 elsewhere."""
 KL_LOSSES = frozenset({"loss:k1", "loss:k2", "loss:k3"})
 
 

@@ -11,7 +11,7 @@ import torch
 from relax_core.config import PromptOrigin, RunConfig
 from relax_core.data.examples import Example, load_examples
 from relax_core.data.rewards import RewardBatch
-from relax_core.orchestration.collect import Response, decoded
+from relax_core.orchestration.collect import Response, decoded, scores_of
 from relax_core.rollout.seeds import held_out_place
 from relax_core.rollout.types import SamplingParams
 
@@ -35,11 +35,11 @@ class Evaluation:
         if not self._is_due(step):
             return {}
         prompts = self.parts.held_out
-        groups = self.parts.sampler.generate([each.token_ids for each in prompts], self.params, self.places)
+        groups = self.parts.sample(prompts, self.params, self.places)
         rows = zip(self.places, prompts, groups, strict=True)
         found = [(place, prompt, each) for place, prompt, group in rows for each in group]
         responses = decoded(found, self.parts.tokenizer)
-        return described(responses, self.parts.reward.score([each.sample for each in responses]), self.params.n)
+        return described(responses, scores_of(responses, self.parts.reward), self.params.n)
 
     def _is_due(self, step: int) -> bool:
         evaluation, total = self.parts.topology.run.evaluation, self.parts.topology.run.trainer.num_rollout

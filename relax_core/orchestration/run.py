@@ -24,7 +24,6 @@ from relax_core.orchestration.record import RunDirectory
 from relax_core.orchestration.symptoms import Watch
 from relax_core.orchestration.training import Training
 from relax_core.runfile import ResolvedRun
-from relax_core.spec import SequenceField
 from relax_core.states import plain_states, put_states
 
 LOOP_STATE = "loop.pt"
@@ -49,8 +48,7 @@ class Run:
     def __init__(self, resolved: ResolvedRun, binding: Binding, parts: Parts) -> None:
         self.config, self.binding, self.parts = resolved.config, binding, parts
         fields = [each for plugin in binding.active for each in plugin.spec.fields]
-        own = [each for each in fields if isinstance(each, SequenceField)]
-        self.generation = GENERATIONS[self.config.trainer.mode](self.parts, own)
+        self.generation = GENERATIONS[self.config.trainer.mode](self.parts, fields)
         self.evaluation = Evaluation(self.parts)
         self.step, self.watch = 0, Watch(self.config.output.warn_after)
 
@@ -87,6 +85,7 @@ class Run:
     def close(self) -> None:
         """Give back what the engines hold."""
         self.generation.close()
+        self.parts.close()
         self.parts.sampler.close()
         self.parts.engine.close()
 

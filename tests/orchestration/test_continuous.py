@@ -58,7 +58,7 @@ def generation(bound: int, steps: int) -> tuple[Scored, Engine]:
         rollout=rollout, trainer=SimpleNamespace(num_rollout=steps), topology=SimpleNamespace(timeout=20)
     )
     topology = SimpleNamespace(run=config, max_staleness=bound)
-    return Scored(SimpleNamespace(topology=topology, sampler=engine), ()), engine
+    return Scored(SimpleNamespace(topology=topology, sampler=engine, environment=None), ()), engine
 
 
 @settings(max_examples=40, deadline=None)
