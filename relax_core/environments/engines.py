@@ -6,10 +6,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from relax_core.rollout.types import Completion, RolloutEngine, SamplingParams
+    from relax_core.rollout.types import Completion, SamplingParams
+
+
+class Generating(Protocol):
+    """The one method of a `RolloutEngine` that is used here."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, places: Sequence[int] | None = None
+    ) -> list[list[Completion]]:
+        """`params.n` completions of each prompt."""
+
 
 QUIET = 0.05
 """Seconds without news after which a batch is formed without those who still wait for their tools."""
@@ -34,7 +44,7 @@ class Batches:
     that asks the engine. Used within one event loop.
     """
 
-    def __init__(self, engine: RolloutEngine, set_up: Callable[[], None] | None = None) -> None:
+    def __init__(self, engine: Generating, set_up: Callable[[], None] | None = None) -> None:
         self._engine, self._waiting = engine, list[Request]()
         self._news, self._thread = asyncio.Event(), ThreadPoolExecutor(1, "sample", set_up)
         self._worker: asyncio.Task[None] | None = None
@@ -96,7 +106,7 @@ class Batches:
 class Streams:
     """For an engine with continuous batching: each turn is asked for as it comes, in one of `workers` threads."""
 
-    def __init__(self, engine: RolloutEngine, workers: int) -> None:
+    def __init__(self, engine: Generating, workers: int) -> None:
         self._engine, self._threads = engine, ThreadPoolExecutor(workers, thread_name_prefix="sample")
 
     async def sample(self, prompt: Sequence[int], params: SamplingParams, place: int) -> Completion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -61,6 +62,18 @@ def load_environment(name: str, base: Path, who: str = SETTING) -> Environment:
         return environment_of(load_module(name, who), name, who)
     known = f"; installed: {', '.join(sorted(installed))}" if installed else ""
     raise LoadError(f"no environment is called '{name}'", who=who, fix=nearest(name, list(installed)) or FORMS + known)
+
+
+def is_environment(target: str) -> bool:
+    """Whether an installed name, or a file without an algorithm, is that of an environment."""
+    if not target.endswith(".py"):
+        return target in entry_points(group=GROUP).names
+    try:
+        body = ast.parse(Path(target).read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return False
+    names = {each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return "generate" in names and "algorithm" not in names
 
 
 def environment_of(home: ModuleType | Any, name: str, who: str = SETTING) -> Environment:
