@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -54,6 +55,7 @@ class Sampler:
         """
         self._meet(trajectory)
         if not trajectory.may_go_on:
+            await asyncio.sleep(0)  # one that catches this and asks again can still be cancelled
             raise BudgetSpent("the trajectory may not go on", who=WHO, fix="ask `trajectory.may_go_on` first")
         most = [each for each in (max_tokens, self._settings.max_turn_tokens, trajectory.room) if each is not None]
         stops = (*self._params.stop, *stop)
