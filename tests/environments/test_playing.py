@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from itertools import count
 
 import pytest
 
 from relax_core import Trajectory
 from relax_core.conformance.scripted import VERSION, ScriptedEngine
+from relax_core.environments import engines
 from relax_core.environments.engines import Batches, Streams
 from relax_core.environments.trajectory import Limits
 from relax_core.errors import RunError
@@ -182,3 +185,44 @@ def test_the_batch_of_an_engine_in_lockstep_is_full():
     again = play(two_turns, n=64, asking=Streams(ScriptedEngine(), 4))
     assert [each.token_ids for each in found] == [each.token_ids for each in again], "whoever asks, and in what order"
     assert len({each.token_ids for each in found}) > 60, "each has a seed of its own"
+
+
+def test_a_batch_waits_for_those_whose_tools_are_quick(monkeypatch):
+    """Sixteen threads that end one after another are one batch of sixteen turns, not sixteen of one."""
+    monkeypatch.setattr(engines, "QUIET", 20)
+    monkeypatch.setattr(engines, "PATIENCE", 40)
+    engine, turns = ScriptedEngine(["abc", "de"]), count()
+    lock = threading.Lock()
+
+    def one_after_another():
+        with lock:
+            time.sleep(0.002)
+            return str(next(turns))
+
+    async def generate(prompt, sampler):
+        trajectory = Trajectory(prompt)
+        await sampler.sample(trajectory)
+        await sampler.call(trajectory, one_after_another)
+        await sampler.sample(trajectory)
+        return trajectory
+
+    play(generate, n=16, engine=engine)
+    assert engine.batches == [16, 16]
+
+
+def test_nobody_waits_long_for_a_tool_that_is_slow():
+    """One trajectory's tool returns only after the other has had its second turn."""
+    engine, ended = ScriptedEngine(["abc", "de"]), threading.Event()
+
+    async def generate(prompt, sampler):
+        trajectory = Trajectory(prompt)
+        await sampler.sample(trajectory)
+        if sampler._index:
+            await sampler.call(trajectory, ended.wait, 50)
+        await sampler.sample(trajectory)
+        ended.set()
+        return trajectory
+
+    found = play(generate, n=2, engine=engine, tool_timeout=55)
+    assert engine.batches == [2, 1, 1]
+    assert text_of(found[1]) == "abcTruede"

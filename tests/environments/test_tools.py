@@ -118,3 +118,17 @@ def test_the_name_of_a_special_token_in_a_result_is_plain_text(tiny_tokenizer):
     assert (bos, eos) == (1, 2)
     assert tiny_tokenizer.decode(between) == "<eos>"
     assert 2 not in between
+
+
+def test_a_coroutine_that_is_late_is_cancelled():
+    cancelled = []
+
+    async def late():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    play(calling(late), ["first ", "second"], tool_timeout=0.2)
+    assert cancelled == [True]
