@@ -130,5 +130,13 @@ def test_a_coroutine_that_is_late_is_cancelled():
             cancelled.append(True)
             raise
 
-    play(calling(late), ["first ", "second"], tool_timeout=0.2)
-    assert cancelled == [True]
+    async def generate(prompt, sampler):
+        trajectory = Trajectory(prompt)
+        await sampler.sample(trajectory)
+        await sampler.call(trajectory, late)
+        await asyncio.sleep(0.01)
+        sampler.observe(trajectory, f" {cancelled}")
+        return trajectory
+
+    (found,) = play(generate, ["first "], tool_timeout=0.2)
+    assert text_of(found) == "first error: no result within 0.2 s [True]"
