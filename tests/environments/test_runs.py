@@ -129,3 +129,18 @@ def test_what_is_wrong_is_said_before_the_run(checked, flags, message):
 )  # fmt: skip
 def test_what_is_no_environment_is_said_before_the_run(checked, source, message):
     assert any(message in line for line in checked(source=source))
+
+
+def test_an_installed_environment_is_found_by_its_name(checked, relax, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    info = site / "echoes-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "echoes_environment.py").write_text(ECHO)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echoes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[relax.environments]\nechoes = echoes_environment\n")
+    monkeypatch.syspath_prepend(str(site))
+    assert not any("error" in line for line in checked("--environment", "echoes")[:-1])
+    assert checked("--environment", "echos")[0] == (
+        "error: RLX130 rollout.environment.name: no environment is called 'echos'. Fix: did you mean 'echoes'?"
+    )
+    assert relax("plugins", "validate", "echoes").out == "echoes: 5 checks, 0 errors, 0 warnings\n"
