@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from relax_core.config import RunConfig
-from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import load_model, load_tokenizer
+from relax_core.references import load_callable
 from relax_core.rollout.factory import rollout_engine
 from relax_core.rollout.types import RolloutEngine, SamplingParams
 

@@ -24,6 +24,7 @@ from relax_core.cli.estimate import lines_of
 from relax_core.cli.plan import planned
 from relax_core.cli.plugins import describe, describe_fields
 from relax_core.config import RunConfig
+from relax_core.conformance.environments import CHECKS as ENVIRONMENT_CHECKS
 from relax_core.conformance.page import entries
 from relax_core.discovery import HOOKS, Plugin
 from relax_core.registry import Registry, spec_of
@@ -113,6 +114,7 @@ def fields() -> str:
         assert issubclass(section, BaseModel)
         rows = [(f"`{name}.{key}`", default(each), each.description) for key, each in section.model_fields.items()]
         parts.append(f"## `{name}`\n\n{section.__doc__}\n\n{table(('field', 'default', 'what it is'), rows)}")
+        parts += nested(name, section)
     rows = [
         (f"`{path}`", f"`{default}`", summary, f"`{plugin.name}`")
         for plugin in built_ins()
@@ -120,6 +122,26 @@ def fields() -> str:
     ]
     parts.append(f"## Fields of the built-in plugins\n\n{table(('field', 'default', 'what it is', 'of'), rows)}")
     return "\n\n".join(parts)
+
+
+def nested(name: str, section: type[BaseModel]) -> list[str]:
+    """The sections within a section, as far as they have fields of their own."""
+    parts = []
+    for key, info in section.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            rows = [(f"`{name}.{key}.{each}`", default(of), of.description) for each, of in inner.model_fields.items()]
+            if all(of.description for of in inner.model_fields.values()):
+                parts.append(
+                    f"### `{name}.{key}`\n\n{inner.__doc__}\n\n{table(('field', 'default', 'what it is'), rows)}"
+                )
+    return parts
+
+
+def environment_checks() -> str:
+    """The checks of environments, in a line each."""
+    rows = [(f"`{each.id}`", each.severity, each.title, each.fix) for each in ENVIRONMENT_CHECKS]
+    return table(("check", "severity", "what holds", "where it does not"), rows)
 
 
 def rules() -> str:
@@ -218,6 +240,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "docs/conformance.md": {"checks": entries},
     "docs/configuration.md": {"fields": fields},
     "docs/checks.md": {"rules": rules, "plugin-rules": plugin_rules},
+    "docs/environments.md": {"environment-checks": environment_checks},
     "docs/reliability.md": {"faults": faults, "inputs": inputs},
     "docs/scaling.md": {
         "devices": devices,

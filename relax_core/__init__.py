@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relax_core.batch import CriticBatch, FinishReason, LossBatch, Rollout
     from relax_core.context import Context
+    from relax_core.environments.sampler import Sampler
+    from relax_core.environments.trajectory import EnvironmentConfig, EnvironmentPrompt, Trajectory, Turn
     from relax_core.hookspecs import hookimpl
     from relax_core.numerics.kl import MAX_LOG_RATIO, kl_estimate
     from relax_core.results import (
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "batch": ("CriticBatch", "FinishReason", "LossBatch", "Rollout"),
     "context": ("Context",),
+    "environments.sampler": ("Sampler",),
+    "environments.trajectory": ("EnvironmentConfig", "EnvironmentPrompt", "Trajectory", "Turn"),
     "hookspecs": ("hookimpl",),
     "numerics.kl": ("MAX_LOG_RATIO", "kl_estimate"),
     "results": (
@@ -61,6 +65,8 @@ __all__ = [
     "ComponentConfig",
     "Context",
     "CriticBatch",
+    "EnvironmentConfig",
+    "EnvironmentPrompt",
     "Estimator",
     "FinishReason",
     "Flag",
@@ -72,12 +78,15 @@ __all__ = [
     "Min",
     "PolicyLoss",
     "Rollout",
+    "Sampler",
     "SequenceField",
     "SequenceMean",
     "Sum",
     "TokenField",
     "TokenMean",
     "Topology",
+    "Trajectory",
+    "Turn",
     "ValueLoss",
     "Violation",
     "Weight",

@@ -103,6 +103,29 @@ class DataSection(PromptOrigin):
     """A reward that raises or gives no finite number: stop the run, or count it, score 0 and tell each error once."""
 
 
+class EnvironmentSection(AlgorithmConfig):
+    """What happens between the turns of a response; without a name, a response is one turn."""
+
+    name: Annotated[str | None, Reference()] = None
+    """An installed environment, or `path/to/file.py` or `package.module` with `async def generate(prompt, sampler)`."""
+    args: dict[str, Any] = {}
+    """The environment's own settings: fields of its `Config`."""
+    max_turns: PositiveInt = 8
+    """Turns of a response; the tokens of all of them, with what the environment adds, are `rollout.max_new_tokens`."""
+    max_turn_tokens: PositiveInt | None = None
+    """Longest turn in tokens; left out, what is left of the response."""
+    max_seconds: float | None = Field(600, gt=0)
+    """Seconds after which a response ends with what it has; null is no bound."""
+    tool_timeout: float = Field(10, gt=0)
+    """Seconds that a tool may take; after that the policy reads that it was too late."""
+    max_observation_tokens: PositiveInt = 256
+    """Longest result of a tool in tokens; what is beyond is cut off."""
+    error_prefix: str = "error: "
+    """What stands before the text of a tool's failure."""
+    on_error: Literal["stop", "zero"] = "stop"
+    """An environment that raises: stop the run, or end the response with what it has, count it and score 0."""
+
+
 class RolloutSection(AlgorithmConfig):
     """How responses are sampled."""
 
@@ -158,6 +181,8 @@ class RolloutSection(AlgorithmConfig):
     """Compare the values of weights, beside names and shapes, after each update of the `vllm` engine."""
     engine_args: Annotated[dict[str, Any], Operational()] = {}
     """Further arguments of vLLM's engine, by vLLM's own names."""
+    environment: EnvironmentSection = EnvironmentSection()
+    """What happens between the turns of a response; without a name, a response is one turn."""
 
 
 class TrainerSection(AlgorithmConfig):
@@ -364,6 +389,7 @@ class RunConfig(AlgorithmConfig):
 FLAGS = (
     Flag("--calculate-per-token-loss", sets={"algorithm.loss_agg_mode": "token-mean"}),
     Flag("--dtype", ("trainer.dtype",)),
+    Flag("--environment", ("rollout.environment.name",)),
     Flag("--eval-interval", ("evaluation.interval",)),
     Flag("--eval-max-response-len", ("evaluation.max_new_tokens",)),
     Flag("--eval-path", ("evaluation.path",)),

@@ -45,6 +45,8 @@ BATCH_FIELDS: Mapping[str, str] = {
 
 Old log-probs are in every loss batch: where a rollout needs none and has one update, they are those of the update itself.
 """
+TURN_REWARD = "turn_reward"
+"""The token field that environments fill: the reward of a turn on its last token, 0 elsewhere."""
 KL_LOSSES = frozenset({"loss:k1", "loss:k2", "loss:k3"})
 
 

@@ -10,13 +10,21 @@ from relax_core.binding import Binding, BoundPlugin
 from relax_core.config import RunConfig
 from relax_core.errors import FOREIGN, PluginError, describe
 from relax_core.plan import Cluster
-from relax_core.rules import Run, capabilities, generation, megatron, output, run
+from relax_core.rules import Run, capabilities, environments, generation, megatron, output, run
 from relax_core.rules.cluster import RULES as CLUSTER_RULES
 from relax_core.rules.engine_facts import model_place, read_json
 from relax_core.runfile import ResolvedRun
 from relax_core.topology import Topology, Violation
 
-RULES = (*run.RULES, *output.RULES, *generation.RULES, *megatron.RULES, *CLUSTER_RULES, *capabilities.RULES)
+RULES = (
+    *run.RULES,
+    *output.RULES,
+    *generation.RULES,
+    *environments.RULES,
+    *megatron.RULES,
+    *CLUSTER_RULES,
+    *capabilities.RULES,
+)
 
 
 def topology_of(config: RunConfig, binding: Binding) -> Topology:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from relax_core.data.references import load_callable
+from relax_core.references import load_callable
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -166,8 +166,15 @@ def test_a_capability_that_the_run_meets(violations):
 
 def test_a_token_field_that_no_engine_fills(violations):
     assert violations(fields="TokenField('turn_reward'),")["RLX217"] == (
-        "error: rollout.engine: 'demanding' reads 'turn_reward' of every token, which the hf engine does not give. "
-        "Fix: choose an engine or an environment that fills it"
+        "error: rollout.environment.name: 'demanding' reads 'turn_reward' of every token, which an environment gives. "
+        "Fix: name an environment that rewards turns"
+    )
+
+
+def test_a_token_field_that_no_environment_fills(violations):
+    assert violations(fields="TokenField('surprise'),")["RLX217"] == (
+        "error: rollout.environment.name: 'demanding' reads 'surprise' of every token, and environments give "
+        "'turn_reward' alone. Fix: declare 'turn_reward'"
     )
 
 

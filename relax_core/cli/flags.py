@@ -19,8 +19,8 @@ from relax_core.errors import UsageError, nearest
 from relax_core.registry import Registry, spec_of
 from relax_core.spec import Flag
 
-APART = "evaluation."
-"""Paths of a section whose fields have the names of others: no last name stands for one, nor is less unique for it."""
+APART = ("evaluation.", "rollout.environment.")
+"""Paths of sections whose fields have the names of others: no last name stands for one, nor is less unique for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,18 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from relax_core.cli.check import FINDINGS
 from relax_core.conformance.catalogue import CHECKS
 from relax_core.conformance.check import TIERS, Tier
+from relax_core.conformance.environments import CHECKS as ENVIRONMENT_CHECKS
+from relax_core.conformance.environments import validate_environment
 from relax_core.conformance.report import Report
 from relax_core.conformance.targets import everything, named
 from relax_core.conformance.validation import DEFAULT_TIERS, validate
 from relax_core.discovery import DISABLE
+from relax_core.environments.loading import is_environment
 from relax_core.errors import LoadError, UsageError, nearest
 from relax_core.runfile import read
 
@@ -36,7 +39,10 @@ def validate_plugins(
     """Check plugins and print every finding; the exit code says what it came to."""
     if (target is None) is not every:
         raise UsageError("name one plugin, or all", who=WHO, fix="give a NAME or a PATH, or --all")
-    _known_ids(only)
+    if target is not None and is_environment(target):
+        _known_ids(only, [each.id for each in ENVIRONMENT_CHECKS])
+        _finish([validate_environment(target, only, seed)], as_json)
+    _known_ids(only, [check.id for check in CHECKS])
     chosen = [_tier(name) for name in tiers]
     found, registry = everything() if target is None else named(target)
     found = [plugin for plugin in found if plugin.status != "disabled" or target is not None]
@@ -47,7 +53,10 @@ def validate_plugins(
             )
     options: dict[str, Any] = {"tiers": chosen or DEFAULT_TIERS, "only": only, "seed": seed}
     options |= {"config": _algorithm(run), "reproduce": f" --config {shlex.quote(str(run))}" if run else ""}
-    reports = [validate(plugin, registry, **options) for plugin in found]
+    _finish([validate(plugin, registry, **options) for plugin in found], as_json)
+
+
+def _finish(reports: Sequence[Report], as_json: bool) -> NoReturn:
     _print_json(reports) if as_json else _print(reports)
     sys.exit(_exit_code(reports))
 
@@ -69,8 +78,7 @@ def _tier(name: str) -> Tier:
     )
 
 
-def _known_ids(only: Sequence[str]) -> None:
-    known = [check.id for check in CHECKS]
+def _known_ids(only: Sequence[str], known: list[str]) -> None:
     for name in only:
         if not any(each.startswith(name) for each in known):
             raise UsageError(

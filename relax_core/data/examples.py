@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relax_core.data.references import load_callable, missing_extra
 from relax_core.errors import FOREIGN, LoadError, RelaxError, UsageError, nearest
+from relax_core.references import load_callable, missing_extra
 
 if TYPE_CHECKING:
     from relax_core.config import DataSection, PromptOrigin

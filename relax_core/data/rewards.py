@@ -15,8 +15,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
-from relax_core.data.references import load_callable, missing_extra
 from relax_core.errors import FOREIGN, RunError, UsageError, describe
+from relax_core.references import load_callable, missing_extra
 
 Reward = Callable[..., Any]
 TEXTS, LONGEST = 20, 300

@@ -8,13 +8,13 @@ from typing import Any
 
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.generation import Generation, Round
-from relax_core.spec import SequenceField
+from relax_core.spec import SequenceField, TokenField
 
 
 class Ahead(Generation):
     """One rollout ahead at most; new weights wait for its end, so that one seed is one run."""
 
-    def __init__(self, parts: Parts, fields: Sequence[SequenceField]) -> None:
+    def __init__(self, parts: Parts, fields: Sequence[SequenceField | TokenField]) -> None:
         super().__init__(parts, fields)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
         self._next: Future[Round] | None = None

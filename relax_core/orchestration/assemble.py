@@ -24,11 +24,13 @@ from relax_core.engines.hf_model import (
 from relax_core.engines.placement import placement
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import CriticEngine, TrainingEngine
+from relax_core.environments.loading import Environment, load_environment
 from relax_core.errors import LoadError
+from relax_core.orchestration.episodes import Episodes
 from relax_core.orchestration.evaluation import held_out_examples, sampling
 from relax_core.orchestration.model_path import model_directory
 from relax_core.rollout.factory import rollout_engine
-from relax_core.rollout.types import RolloutEngine
+from relax_core.rollout.types import Completion, RolloutEngine, SamplingParams
 from relax_core.runfile import ResolvedRun
 from relax_core.runtime import Runtime
 from relax_core.startup import topology_of
@@ -40,6 +42,7 @@ class Parts:
     """What a run in one process is made of.
 
     `held_out` are the prompts of an evaluation. `reference_interval`: steps between copies of the actor into it; 0 is never.
+    `environment` is None where a response is one turn.
     """
 
     topology: Topology
@@ -52,6 +55,20 @@ class Parts:
     reward: RewardFunction
     runtime: Runtime
     reference_interval: int
+    environment: Episodes | None = None
+
+    def sample(
+        self, prompts: Sequence[Prompt], params: SamplingParams, places: Sequence[int]
+    ) -> list[list[Completion]]:
+        """`params.n` responses to each prompt: those of the environment, or of one turn each."""
+        if self.environment is not None:
+            return self.environment.generate(prompts, params, places)
+        return self.sampler.generate([each.token_ids for each in prompts], params, places)
+
+    def close(self) -> None:
+        """End what the environment has under way."""
+        if self.environment is not None:
+            self.environment.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,7 @@ class Inputs:
     held_out: list[Prompt]
     longest: int
     reward: RewardFunction
+    environment: Environment | None
 
     def parts(
         self,
@@ -78,7 +96,9 @@ class Inputs:
     ) -> Parts:
         """A whole run, with what computes."""
         read = (self.prompts, self.held_out)
-        return Parts(self.topology, self.tokenizer, engine, critic, sampler, *read, reward, runtime, interval)
+        config, found = self.topology.run, self.environment
+        episodes = None if found is None else Episodes(found, config, sampler, self.tokenizer)
+        return Parts(self.topology, self.tokenizer, engine, critic, sampler, *read, reward, runtime, interval, episodes)
 
 
 def assemble(resolved: ResolvedRun, binding: Binding) -> Parts:
@@ -102,6 +122,8 @@ def read_inputs(resolved: ResolvedRun, binding: Binding, load: Callable[..., Any
         torch.set_num_threads(resolved.config.trainer.num_threads)
     config, data = resolved.config, resolved.config.data
     reward = RewardFunction(data.reward, data.reward_args, data.on_reward_error, resolved.base)
+    name = config.rollout.environment.name
+    environment = None if name is None else load_environment(name, resolved.base)
     examples, held_out = load_examples(data, resolved.base), held_out_examples(config, resolved.base)
     path = model_path(resolved, config.model.path, "model.path")
     tokenizer = load_tokenizer(path, who="model.path", trust_remote_code=config.model.trust_remote_code)
@@ -110,7 +132,8 @@ def read_inputs(resolved: ResolvedRun, binding: Binding, load: Callable[..., Any
     response = sampling(config).max_new_tokens
     asked = _prompts(resolved, held_out, tokenizer, model, "evaluation", response).prompts
     longest = max(_longest(prompts.prompts) + config.rollout.max_new_tokens, _longest(asked) + response)
-    return Inputs(topology_of(config, binding), tokenizer, path, model, prompts, asked, longest, reward)
+    topology = topology_of(config, binding)
+    return Inputs(topology, tokenizer, path, model, prompts, asked, longest, reward, environment)
 
 
 def _engines(

@@ -10,13 +10,14 @@ from itertools import count
 from threading import Condition
 from typing import Any, cast
 
+from relax_core.data.prompts import Prompt
 from relax_core.errors import RunError
 from relax_core.orchestration.assemble import Parts
 from relax_core.orchestration.collect import Response
 from relax_core.orchestration.generation import Generation, Round
 from relax_core.orchestration.unfinished import Group
 from relax_core.rollout.types import Completion, ContinuousEngine
-from relax_core.spec import SequenceField
+from relax_core.spec import SequenceField, TokenField
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +37,7 @@ class Continuous(Generation):
     A batch is the groups that ended first among those that are due first. With max_staleness 0 it is the synchronous one.
     """
 
-    def __init__(self, parts: Parts, fields: Sequence[SequenceField]) -> None:
+    def __init__(self, parts: Parts, fields: Sequence[SequenceField | TokenField]) -> None:
         super().__init__(parts, fields)
         self.bound, self.size = parts.topology.max_staleness, self.config.rollout.rollout_batch_size
         self._started: dict[int, Started] = {}
@@ -113,12 +114,17 @@ class Continuous(Generation):
     def _start(self, step: int, missing: int) -> None:
         """Begin as many groups as may be, while step `step` still lacks `missing`: what is left of them is trained on in time."""
         ahead = min(self.bound, self.config.trainer.num_rollout - step - 1)
-        engine = cast("ContinuousEngine", self.parts.sampler)
         with self._changed:
             for group in self._next_groups(ahead * self.size + missing - len(self._started)):
                 started = self._started[group.place] = Started(step, step + self.bound)
-                future = engine.submit(self._prompt(group).token_ids, self._params(), group.place)
+                future = self._asked(self._prompt(group), group.place)
                 future.add_done_callback(partial(self._sampled_one, group.place, started))
+
+    def _asked(self, prompt: Prompt, place: int) -> Future[list[Completion]]:
+        if self.parts.environment is not None:
+            return self.parts.environment.submit(prompt, self._params(), place)
+        engine = cast("ContinuousEngine", self.parts.sampler)
+        return engine.submit(prompt.token_ids, self._params(), place)
 
     def _next_groups(self, wanted: int) -> list[Group]:
         groups = self.unfinished[: max(0, wanted)]

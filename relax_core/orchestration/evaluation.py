@@ -11,7 +11,7 @@ import torch
 from relax_core.config import PromptOrigin, RunConfig
 from relax_core.data.examples import Example, load_examples
 from relax_core.data.rewards import RewardBatch
-from relax_core.orchestration.collect import Response, decoded
+from relax_core.orchestration.collect import Response, decoded, scores_of
 from relax_core.orchestration.failures import Failures
 from relax_core.rollout.seeds import held_out_place
 from relax_core.rollout.types import SamplingParams
@@ -37,11 +37,11 @@ class Evaluation:
         if not self._is_due(step):
             return {}
         prompts = self.parts.held_out
-        groups = self.parts.sampler.generate([each.token_ids for each in prompts], self.params, self.places)
+        groups = self.parts.sample(prompts, self.params, self.places)
         rows = zip(self.places, prompts, groups, strict=True)
         found = [(place, prompt, each) for place, prompt, group in rows for each in group]
         responses = decoded(found, self.parts.tokenizer)
-        scored = self.parts.reward.score([each.sample for each in responses])
+        scored = scores_of(responses, self.parts.reward)
         self._failures.tell(scored)
         return described(responses, scored, self.params.n)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -11,26 +12,34 @@ import torch
 from relax_core.batch import Rollout
 from relax_core.data.prompts import Prompt
 from relax_core.orchestration.assemble import Parts
-from relax_core.orchestration.collect import Response, decoded, pack
+from relax_core.orchestration.collect import Response, decoded, pack, scores_of
 from relax_core.orchestration.failures import Failures
 from relax_core.orchestration.unfinished import Group
 from relax_core.rollout.types import Budget, Completion, PartialRolloutEngine, SamplingParams
-from relax_core.spec import SequenceField
+from relax_core.spec import SequenceField, TokenField
+
+COUNTED = ("tool_calls", "tool_errors", "tool_timeouts", "tool_truncated", "environment_errors")
+"""What a run with an environment counts in each step."""
 
 
 @dataclass
 class Round:
-    """What a round gave: the responses of the groups that are kept, and what was seen on the way."""
+    """What a round gave: the responses of the groups that are kept, and what was seen on the way.
+
+    `counts` are those of environments, empty without one.
+    """
 
     kept: list[Response] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     errors: int = 0
     dropped: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
 
     def state(self) -> dict[str, Any]:
         """Plain values, for a checkpoint; `Generation.restored` makes the round of them again."""
         kept = [(each.group, each.completion.row(), each.score, each.reward) for each in self.kept]
-        return {"kept": kept, "scores": self.scores, "errors": self.errors, "dropped": self.dropped}
+        seen = {"scores": self.scores, "errors": self.errors, "dropped": self.dropped, "counts": dict(self.counts)}
+        return {"kept": kept, **seen}
 
     def metrics(self) -> dict[str, float]:
         """Of all that was sampled, dropped groups included."""
@@ -40,13 +49,20 @@ class Round:
             "rollout/reward_std": float(scores.std()) if len(scores) > 1 else 0.0,
             "rollout/reward_errors": float(self.errors),
             "rollout/dropped_groups": float(self.dropped),
+            **self._counted(),
         }
+
+    def _counted(self) -> dict[str, float]:
+        if not self.counts:
+            return {}
+        turns = {"rollout/turns_mean": self.counts["turns"] / len(self.scores)}
+        return turns | {f"rollout/{name}": float(self.counts[name]) for name in COUNTED}
 
 
 class Generation:
     """Rounds of generation. `cursor` counts the prompts that were used; `unfinished` groups go on in the next round."""
 
-    def __init__(self, parts: Parts, fields: Sequence[SequenceField]) -> None:
+    def __init__(self, parts: Parts, fields: Sequence[SequenceField | TokenField]) -> None:
         self.parts, self.fields = parts, fields
         self.config = parts.topology.run
         self.cursor = 0
@@ -96,7 +112,7 @@ class Generation:
         kept = decoded(rows, self.parts.tokenizer)
         for response, (_, _, score, reward) in zip(kept, state["kept"], strict=True):
             response.score, response.reward = score, reward
-        return Round(kept, state["scores"], state["errors"], state["dropped"])
+        return Round(kept, state["scores"], state["errors"], state["dropped"], Counter(state.get("counts", {})))
 
     def restart(self) -> None:
         """Begin again with the first prompt."""
@@ -113,6 +129,8 @@ class Generation:
         result.kept += kept
         result.scores += [each.score for each in responses]
         result.errors += errors
+        for each in responses:
+            result.counts.update(each.completion.counts)
         result.dropped += len({each.group for each in responses}) - len({each.group for each in kept})
 
     def _sampled(self, groups: int, step: int) -> tuple[list[Response], int]:
@@ -122,7 +140,7 @@ class Generation:
     def scored(self, groups: Sequence[Group]) -> tuple[list[Response], int]:
         """The responses of groups with their scores, and how many rewards failed."""
         responses = self._responses(groups)
-        scored = self.parts.reward.score([each.sample for each in responses])
+        scored = scores_of(responses, self.parts.reward)
         self._failures.tell(scored)
         for response, reward in zip(responses, scored.rewards, strict=True):
             response.score = response.reward = reward
@@ -137,14 +155,15 @@ class Generation:
 
     def _sample(self, groups: list[Group]) -> list[Group]:
         """The groups that ended, with their responses; the others are kept for the next round."""
-        prompts, places = [self._prompt(group).token_ids for group in groups], [group.place for group in groups]
+        prompts, places = [self._prompt(group) for group in groups], [group.place for group in groups]
         params = self._params()
         if not self.config.rollout.partial_rollout:
-            sampled = self.parts.sampler.generate(prompts, params, places)
+            sampled = self.parts.sample(prompts, params, places)
             return [Group(group.place, each) for group, each in zip(groups, sampled, strict=True)]
+        ids = [each.token_ids for each in prompts]
         engine, budget = cast("PartialRolloutEngine", self.parts.sampler), self._budget()
         while not any(group.ended for group in groups):
-            sampled = engine.proceed(prompts, [group.responses for group in groups], params, budget, places)
+            sampled = engine.proceed(ids, [group.responses for group in groups], params, budget, places)
             groups = [Group(group.place, each) for group, each in zip(groups, sampled, strict=True)]
         self.unfinished = [group for group in groups if not group.ended]
         return [group for group in groups if group.ended]

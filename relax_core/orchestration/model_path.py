@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import check_directory
 from relax_core.errors import FOREIGN, LoadError, RelaxError, describe
+from relax_core.references import load_callable
 
 
 def model_directory(reference: str, *, who: str, base: Path, cache: Path) -> Path:

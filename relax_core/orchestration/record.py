@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from relax_core.binding import Binding
@@ -208,11 +209,16 @@ def write_config(path: Path, resolved: ResolvedRun) -> None:
 def anchored(resolved: ResolvedRun) -> dict[str, Any]:
     """The configuration as values without secrets, with the files that it names beside the run file named from anywhere."""
     values = resolved.config.model_dump(mode="json")
-    for section, model in resolved.config:
-        for name, info in type(model).model_fields.items():
-            if any(isinstance(each, Reference) for each in info.metadata) and values[section][name]:
-                file, colon, function = values[section][name].partition(":")
-                if (resolved.base / file).exists():
-                    values[section][name] = f"{(resolved.base / file).resolve()}{colon}{function}"
+    _anchor(values, resolved.config, resolved.base)
     without: dict[str, Any] = redacted_values(values)
     return without
+
+
+def _anchor(values: dict[str, Any], model: BaseModel, base: Path) -> None:
+    for name, info in type(model).model_fields.items():
+        if isinstance(section := getattr(model, name), BaseModel):
+            _anchor(values[name], section, base)
+        elif any(isinstance(each, Reference) for each in info.metadata) and values[name]:
+            file, colon, function = values[name].partition(":")
+            if (base / file).exists():
+                values[name] = f"{(base / file).resolve()}{colon}{function}"

@@ -42,7 +42,11 @@ def setting_of(resolved: ResolvedRun, binding: Binding, topology: Topology, toke
     """What an engine elsewhere is told: its models by role. Raises UsageError where their shapes do not fit the run."""
     models = {role: _role(resolved, role, tokenizer) for role in sorted(topology.roles - {"rollout"})}
     shapes = {WHO[role]: dict(each.hf) for role, each in models.items()}
-    found = [each.message for each in violations(Run(topology, binding, shapes=shapes)) if each.severity == "error"]
+    found = [
+        each.message
+        for each in violations(Run(topology, binding, base=resolved.base, shapes=shapes))
+        if each.severity == "error"
+    ]
     if found:
         raise UsageError("\n".join(found))
     known = max(tokenizer.get_vocab().values()) + 1

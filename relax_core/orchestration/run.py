@@ -25,7 +25,6 @@ from relax_core.orchestration.samples import shown
 from relax_core.orchestration.symptoms import Watch
 from relax_core.orchestration.training import Training
 from relax_core.runfile import ResolvedRun
-from relax_core.spec import SequenceField
 from relax_core.states import plain_states, put_states
 
 LOOP_STATE = "loop.pt"
@@ -50,8 +49,7 @@ class Run:
     def __init__(self, resolved: ResolvedRun, binding: Binding, parts: Parts) -> None:
         self.config, self.binding, self.parts = resolved.config, binding, parts
         fields = [each for plugin in binding.active for each in plugin.spec.fields]
-        own = [each for each in fields if isinstance(each, SequenceField)]
-        self.generation = GENERATIONS[self.config.trainer.mode](self.parts, own)
+        self.generation = GENERATIONS[self.config.trainer.mode](self.parts, fields)
         self.evaluation = Evaluation(self.parts)
         self.step, self.watch = 0, Watch(self.config.output.warn_after)
 
@@ -88,6 +86,7 @@ class Run:
     def close(self) -> None:
         """Give back what the engines hold."""
         self.generation.close()
+        self.parts.close()
         self.parts.sampler.close()
         self.parts.engine.close()
 
@@ -112,7 +111,7 @@ class Run:
             "perf/queue_depth": self.generation.depth,
             **spent,
         }
-        samples = shown(generated.kept, self.training.prepared, self.config, self.parts.tokenizer, self.step - 1)
+        samples = shown(generated.kept, self.training.prepared, self.config, self.parts.tokenizer)
         directory.write_step(self.step, values, timings, samples)
         total, rollout_config = self.config.trainer.num_rollout, self.config.rollout
         said = [*warnings(self.training.gap, rollout_config), *self.watch.warnings(values)]

@@ -11,27 +11,26 @@ from relax_core.batch import Rollout
 from relax_core.config import RunConfig
 from relax_core.orchestration.collect import Response
 from relax_core.orchestration.segments import segments_of
+from relax_core.rollout.types import Completion
 
 
 def shown(
-    responses: Sequence[Response], prepared: Rollout | None, config: RunConfig, tokenizer: Any, version: int
+    responses: Sequence[Response], prepared: Rollout | None, config: RunConfig, tokenizer: Any
 ) -> list[dict[str, Any]]:
     """The first of each group before the others.
 
-    `prepared` is the rollout of the responses as weights of this `version` trained on it; None where nothing did.
+    `prepared` is the rollout of the responses as it was trained on; None where nothing was.
     """
     if prepared is None:
         return []
     size, count = config.rollout.n_samples_per_prompt, config.output.samples_per_step
     lengths = prepared.lengths.tolist()
-    values = (prepared.raw_mask, prepared.loss_mask, prepared.advantages.double())
-    raw, mask, advantages = (torch.split(each.cpu(), lengths) for each in values)
-    oldest = version if config.rollout.mask_offpolicy_in_partial_rollout else 0
+    values = (prepared.loss_mask, prepared.advantages.double())
+    mask, advantages = (torch.split(each.cpu(), lengths) for each in values)
     found = []
     for i in sorted(range(len(responses)), key=lambda i: (i % size, i))[:count]:
         completion = responses[i].completion
-        # What older weights wrote leaves the raw mask where the run says so, and is the policy's own all the same.
-        policy = [live or age < oldest for live, age in zip(raw[i].tolist(), completion.versions, strict=True)]
+        policy = completion.raw_mask or [True] * len(completion.token_ids)
         segments = segments_of(completion.token_ids, policy, mask[i].tolist(), advantages[i].tolist(), tokenizer)
         found.append({**_record(responses[i], i % size), "segments": segments})
     return found
@@ -47,4 +46,13 @@ def _record(response: Response, number: int) -> dict[str, Any]:
         "reward": response.score,
         "tokens": len(response.completion.token_ids),
         "finish_reason": response.completion.finish_reason,
+        **_turns(response.completion),
     }
+
+
+def _turns(completion: Completion) -> dict[str, Any]:
+    """What tells the turns of a response apart, where an environment gave it: 0 in `raw_mask` is its own token."""
+    if not completion.raw_mask:
+        return {}
+    found = {"token_ids": completion.token_ids, "raw_mask": [int(each) for each in completion.raw_mask]}
+    return found | ({"turn_rewards": completion.turn_rewards} if completion.turn_rewards else {})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from relax_core.errors import RunError
 
@@ -43,16 +43,24 @@ class Completion:
     those of the untempered one. `versions` are those of the weights that sampled each token. `finish_reason` is `stop`
     (a stop token or string), `length` (`max_new_tokens`) or `abort`: a budget ran out, and the response can be gone on
     with.
+
+    An environment adds tokens that nobody sampled: `raw_mask` is true where the policy did (empty: everywhere), and
+    elsewhere the log-prob is 0. `turn_rewards` stand on the last tokens of turns, 0 elsewhere (empty: none are given);
+    `reward` is its own for the whole; `counts` say what happened on the way.
     """
 
     token_ids: list[int]
     log_probs: list[float]
     finish_reason: FinishReason
     versions: list[int]
+    raw_mask: list[bool] = field(default_factory=list)
+    turn_rewards: list[float] = field(default_factory=list)
+    reward: float | None = None
+    counts: dict[str, int] = field(default_factory=dict)
 
-    def row(self) -> tuple[list[int], list[float], FinishReason, list[int]]:
+    def row(self) -> tuple[Any, ...]:
         """Its fields as plain values, in order."""
-        return self.token_ids, self.log_probs, self.finish_reason, self.versions
+        return tuple(getattr(self, each.name) for each in fields(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from relax_core.binding import BoundPlugin
 from relax_core.rules import Finding, Run, rule, rules_in
-from relax_core.spec import BATCH_FIELDS, RoleName, capability
+from relax_core.spec import BATCH_FIELDS, TURN_REWARD, RoleName, TokenField, capability
 
 
 def _declared(run: Run, name: str) -> Iterator[tuple[BoundPlugin, RoleName, Any]]:
@@ -203,13 +203,18 @@ def option_is_read(run: Run) -> Iterable[Finding]:
         yield setting, f"{chosen} would ignore it; it belongs to {owners}", fix
 
 
-@rule("RLX217", "Declared per-token fields are filled by the rollout engine")
+@rule("RLX217", "Declared per-token fields are filled by the environment")
 def token_fields(run: Run) -> Iterable[Finding]:
-    for plugin in run.binding.active:
-        for field in plugin.spec.fields:
-            if type(field).__name__ == "TokenField":
-                problem = f"'{plugin.name}' reads '{field.name}' of every token, which the hf engine does not give"
-                yield "rollout.engine", problem, "choose an engine or an environment that fills it"
+    setting = "rollout.environment.name"
+    declared = [(each, field) for each in run.binding.active for field in each.spec.fields]
+    for plugin, field in declared:
+        if not isinstance(field, TokenField):
+            continue
+        reads = f"'{plugin.name}' reads '{field.name}' of every token"
+        if field.name != TURN_REWARD:
+            yield setting, f"{reads}, and environments give '{TURN_REWARD}' alone", f"declare '{TURN_REWARD}'"
+        elif run.topology.run.rollout.environment.name is None:
+            yield setting, f"{reads}, which an environment gives", "name an environment that rewards turns"
 
 
 @rule("RLX219", "A plugin's own field has one name and one kind")

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from relax_core.data.references import load_callable
 from relax_core.data.rewards import Sample
 from relax_core.orchestration.model_path import model_directory
+from relax_core.references import load_callable
 from relax_core.rollout.hf import HFSampler
 from relax_core.rollout.seeds import held_out_place, seed_of
 from tests.cli.test_train import metrics

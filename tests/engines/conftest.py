@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from relax_core.config import TrainerSection
-from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import load_model, load_tokenizer
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import Tokens
+from relax_core.references import load_callable
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

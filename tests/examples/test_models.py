@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from relax_core.data.references import load_callable
 from relax_core.data.rewards import Sample
 from relax_core.errors import LoadError
+from relax_core.references import load_callable
 
 ROOT = Path(__file__).parents[2]
 

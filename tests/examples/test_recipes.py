@@ -14,9 +14,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from relax_core.data.references import load_callable
 from relax_core.data.rewards import Sample, math_answer
 from relax_core.errors import LoadError
+from relax_core.references import load_callable
 from tests.conftest import EXAMPLES
 from tests.recipes import RECIPES, tiny
 

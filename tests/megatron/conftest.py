@@ -11,12 +11,12 @@ import torch
 
 from relax_core.binding import bind
 from relax_core.config import TopologySection
-from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import load_config, load_model, load_tokenizer
 from relax_core.engines.megatron.engine import MegatronEngine, start_ranks
 from relax_core.engines.ranked import Groups, Role, Setting
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import Tokens
+from relax_core.references import load_callable
 from relax_core.runfile import ResolvedRun, RunFile, resolve
 from relax_core.runtime import Runtime
 from tests.cases.build import rollout

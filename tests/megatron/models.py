@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from relax_core.data.references import load_callable
+from relax_core.references import load_callable
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {

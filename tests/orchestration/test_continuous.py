@@ -73,7 +73,7 @@ def generation(bound: int, steps: int, first: int = 0, size: int = SIZE) -> tupl
         rollout=rollout, trainer=SimpleNamespace(num_rollout=steps), topology=SimpleNamespace(timeout=20)
     )
     topology = SimpleNamespace(run=config, max_staleness=bound)
-    return Scored(SimpleNamespace(topology=topology, sampler=engine, tokenizer=TOKENIZER), ()), engine
+    return Scored(SimpleNamespace(topology=topology, sampler=engine, tokenizer=TOKENIZER, environment=None), ()), engine
 
 
 def train(run: Scored, engine: Engine, choices, steps: range) -> list[Response]:

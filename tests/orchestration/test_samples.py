@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from examples.tiny_model import byte_tokenizer
@@ -17,10 +16,12 @@ from relax_core.rollout.types import Completion
 BYTES = byte_tokenizer()
 
 
-def response(group, text, versions=None):
+def response(group, text, versions=None, raw_mask=()):
     token_ids = BYTES.encode(text)
     example = Example(id=f"row{group}", prompt="?", answer="!", metadata={})
-    completion = Completion(token_ids, [-1.0] * len(token_ids), "stop", versions or [3] * len(token_ids))
+    completion = Completion(
+        token_ids, [-1.0] * len(token_ids), "stop", versions or [3] * len(token_ids), list(raw_mask)
+    )
     sample = Sample(example.id, "?", text, "!", {}, [1], token_ids, "stop")
     return Response(Prompt(example, [1], "?"), completion, sample, group, score=float(group))
 
@@ -38,12 +39,12 @@ def prepared(responses, raw, final, **settings):
     return rollout.with_values(**masks, advantages=torch.arange(1.0, len(raw) + 1))
 
 
-FOUR = [response(7, "ab"), response(7, "c"), response(8, "d12e"), response(8, "f")]
+FOUR = [response(7, "ab"), response(7, "c"), response(8, "d12e", raw_mask=[True, False, False, True]), response(8, "f")]
 
 
 def test_the_first_of_each_group_comes_first_with_its_own_tokens():
     rollout = prepared(FOUR, raw=[1, 1, 1, 1, 0, 0, 1, 1], final=[1, 0, 1, 1, 0, 0, 1, 1])
-    found = shown(FOUR, rollout, config(), BYTES, 3)
+    found = shown(FOUR, rollout, config(), BYTES)
     assert [each["trajectory"] for each in found] == ["7-0", "8-0", "7-1"]
     assert [each["reward"] for each in found] == [7.0, 8.0, 7.0]
     assert found[0]["segments"] == [
@@ -57,14 +58,12 @@ def test_the_first_of_each_group_comes_first_with_its_own_tokens():
     assert found[2]["segments"][0]["tokens"] == ["c"]
 
 
-@pytest.mark.parametrize(("masked", "kinds"), [(True, ["policy"]), (False, ["observation", "policy"])])
-def test_tokens_of_older_weights_are_the_policys_own(masked, kinds):
+def test_tokens_of_older_weights_are_the_policys_own():
     stale = [response(7, "ab", versions=[2, 3])]
-    rollout = prepared(stale, raw=[0, 1], final=[0, 1], mask_stale=masked)
-    settings = {"partial_rollout": True, "mask_offpolicy_in_partial_rollout": masked}
-    (found,) = shown(stale, rollout, config(**settings), BYTES, 3)
-    assert [each["kind"] for each in found["segments"]] == kinds
+    rollout = prepared(stale, raw=[0, 1], final=[0, 1], mask_stale=True)
+    (found,) = shown(stale, rollout, config(partial_rollout=True, mask_offpolicy_in_partial_rollout=True), BYTES)
+    assert [each["kind"] for each in found["segments"]] == ["policy"]
 
 
 def test_a_step_that_trained_on_nothing_shows_nothing():
-    assert shown([], None, config(), BYTES, 3) == []
+    assert shown([], None, config(), BYTES) == []

@@ -14,10 +14,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from relax_core.config import RunConfig, TrainerSection
-from relax_core.data.references import load_callable
 from relax_core.engines.hf_model import load_model, load_tokenizer
 from relax_core.engines.torch import TorchEngine, TorchSettings
 from relax_core.engines.types import Tokens
+from relax_core.references import load_callable
 from relax_core.rollout.factory import rollout_engine
 from relax_core.rollout.types import Completion
 from tests.conftest import EXAMPLES

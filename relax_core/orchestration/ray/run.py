@@ -41,6 +41,7 @@ class RayRun(Run):
     def close(self) -> None:
         """End the actors, and the cluster where it is the run's own."""
         self.generation.close()
+        self.parts.close()
         self._undo.close()
 
     def _go_back(self, directory: RunDirectory, lost: Lost) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from relax_core.data import references
-from relax_core.data.references import load_callable
+from relax_core import references
 from relax_core.errors import LoadError
+from relax_core.references import load_callable
 
 FILE = """
 from dataclasses import dataclass

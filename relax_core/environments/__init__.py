@@ -1,0 +1,1 @@
+"""Environments: several turns and real tools, as one async function `generate(prompt, sampler)`."""

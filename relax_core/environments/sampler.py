@@ -1,0 +1,122 @@
+"""What an environment does with the policy and with the world: have a turn sampled, call a tool, show a text."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from relax_core.environments.tools import Result, call
+from relax_core.environments.trajectory import WHO, BudgetSpent, Trajectory, Turn
+from relax_core.errors import RunError
+
+if TYPE_CHECKING:
+    from relax_core.config import EnvironmentSection
+    from relax_core.rollout.types import Completion, SamplingParams
+
+CHARACTERS = 32
+"""Of a text that are tokenised for each token that it may have: enough for any, and 1 MB of output costs nothing."""
+
+
+class Asking(Protocol):
+    """Where turns are sampled: an engine that many trajectories ask at once."""
+
+    async def sample(self, prompt: Sequence[int], params: SamplingParams, place: int) -> Completion:
+        """One completion of `prompt`, which `place` and the seed decide."""
+
+
+class Sampler:
+    """One trajectory's way to the policy and to tools. `place` is its prompt's, `index` its own in the group.
+
+    `trajectory` is the one that it was given; `failure` what stopped the engine.
+    """
+
+    def __init__(
+        self,
+        asking: Asking,
+        tokenizer: Any,
+        params: SamplingParams,
+        settings: EnvironmentSection,
+        place: int = 0,
+        index: int = 0,
+    ) -> None:
+        self._asking, self._tokenizer, self._params, self._settings = asking, tokenizer, params, settings
+        self._place, self._index = place, index
+        self.trajectory: Trajectory | None = None
+        self.failure: BaseException | None = None
+
+    async def sample(self, trajectory: Trajectory, *, stop: Sequence[str] = (), max_tokens: int | None = None) -> Turn:
+        """Have the policy go on, to a stop token, one of the run's stop strings or of `stop`, or so many tokens.
+
+        What it wrote is added to the trajectory with its log-probs. Raises BudgetSpent where there may be no more turn,
+        which the run takes for the trajectory's end: nobody has to catch it.
+        """
+        self._meet(trajectory)
+        if not trajectory.may_go_on:
+            await asyncio.sleep(0)  # one that catches this and asks again can still be cancelled
+            raise BudgetSpent("the trajectory may not go on", who=WHO, fix="ask `trajectory.may_go_on` first")
+        most = [each for each in (max_tokens, self._settings.max_turn_tokens, trajectory.room) if each is not None]
+        stops = (*self._params.stop, *stop)
+        params = replace(self._params, n=1, max_new_tokens=max(1, min(most)), stop=tuple(dict.fromkeys(stops)))
+        place = turn_place(self._place, self._index, len(trajectory.turns))
+        prompt = [*trajectory.prompt.token_ids, *trajectory.token_ids]
+        try:
+            completion = await self._asking.sample(prompt, params, place)
+        except Exception as error:  # the engine's fault, whatever the environment makes of it
+            self.failure = error
+            raise
+        return trajectory._take(completion, self._tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+
+    async def call(
+        self, trajectory: Trajectory, tool: Callable[..., Any], *arguments: Any, before: str = "", after: str = ""
+    ) -> str:
+        """Call a tool, plain or async, and show the policy its result between `before` and `after`; gives the result.
+
+        A tool that raises, or gives nothing within `tool_timeout`, is a text that says so, after `error_prefix`.
+        No special token comes out of a tool: the name of one in its result is plain text; in `before` and `after` not.
+        """
+        self._meet(trajectory)
+        found = await call(tool, arguments, self._settings.tool_timeout)
+        text = f"{self._settings.error_prefix}{found.text}" if found.problem else found.text
+        self._count(trajectory, found)
+        parts = [self._ids(before), self._ids(text, plain=True), self._ids(after)]
+        room = self._settings.max_observation_tokens - len(parts[0]) - len(parts[2])
+        if len(parts[1]) > max(0, room):
+            trajectory._counts["tool_truncated"] += 1
+            parts[1] = parts[1][: max(0, room)]
+        self._show(trajectory, [each for part in parts for each in part])
+        return text
+
+    def observe(self, trajectory: Trajectory, text: str) -> None:
+        """Show the policy a text, in which names of special tokens are those tokens; it is cut as a tool's result is."""
+        self._meet(trajectory)
+        self._show(trajectory, self._ids(text)[: self._settings.max_observation_tokens])
+
+    def _show(self, trajectory: Trajectory, token_ids: list[int]) -> None:
+        trajectory._observe(token_ids[: max(0, trajectory.room)])
+
+    def _count(self, trajectory: Trajectory, found: Result) -> None:
+        trajectory._counts["tool_calls"] += 1
+        if found.problem:
+            trajectory._counts[{"error": "tool_errors", "timeout": "tool_timeouts"}[found.problem]] += 1
+
+    def _ids(self, text: str, *, plain: bool = False) -> list[int]:
+        """Tokens of `text` alone, one more at most than can be shown."""
+        most = self._settings.max_observation_tokens + 1
+        options = {"split_special_tokens": True} if plain else {}
+        found = self._tokenizer(text[: most * CHARACTERS], add_special_tokens=False, **options)["input_ids"]
+        return list(found)[:most]
+
+    def _meet(self, trajectory: Trajectory) -> None:
+        if self.trajectory is None:
+            self.trajectory = trajectory
+        if trajectory is not self.trajectory:
+            problem = "two trajectories were given to one sampler"
+            raise RunError(problem, who=WHO, fix="make one Trajectory(prompt) in each call of generate")
+
+
+def turn_place(place: int, index: int, turn: int) -> int:
+    """A place of its own for each turn of each trajectory: what it samples depends on nothing else but the seed."""
+    return int.from_bytes(hashlib.sha256(f"{place} {index} {turn}".encode()).digest()[:8]) >> 1
