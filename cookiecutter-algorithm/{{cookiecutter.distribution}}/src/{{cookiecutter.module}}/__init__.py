@@ -102,7 +102,11 @@ def compute_advantage(rollout: Rollout) -> Advantage:
 {% elif cookiecutter.kind == "mask" %}
         "Drops tokens that were very unlikely when they were sampled",
         config=Config,
-        component=Component(formula="keep log π_old ≥ min_log_prob", supports_context_parallel=True),
+        component=Component(
+            formula="keep log π_old ≥ min_log_prob",
+            requires_old_log_probs=True,
+            supports_context_parallel=True,
+        ),
     )
 {% else %}
         "Weighs tokens by how undecided the policy was",
