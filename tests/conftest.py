@@ -144,16 +144,16 @@ def run_file(tmp_path, model_cache):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Put a distribution with one plugin on the path, as pip would."""
+    """Put a distribution with one plugin on the path, as pip would, or with something else of another group."""
 
-    def put(distribution: str, name: str, source: str, version: str = "1.0") -> None:
+    def put(distribution: str, name: str, source: str, version: str = "1.0", group: str = "relax.plugins") -> None:
         site = tmp_path / f"site-{distribution}"
         info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir(parents=True)
         module = f"{distribution.replace('-', '_')}_plugin"
         (site / f"{module}.py").write_text(textwrap.dedent(source))
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(f"[relax.plugins]\n{name} = {module}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
         monkeypatch.delitem(sys.modules, module, raising=False)
         monkeypatch.syspath_prepend(str(site))
 

@@ -3,85 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relax_core.config import EnvironmentSection
 from relax_core.conformance.check import Problem
+from relax_core.conformance.playing import EACH, NARROW, PROMPT, WIDE, Played, prompt_of
 from relax_core.conformance.report import Finding, Report, Severity
-from relax_core.conformance.scripted import Bytes, ScriptedEngine
-from relax_core.environments.engines import Batches
-from relax_core.environments.loading import Environment, load_environment
-from relax_core.environments.player import MERCY, Player
+from relax_core.conformance.scripted import Bytes
+from relax_core.environments.loading import load_environment
+from relax_core.environments.player import MERCY
 from relax_core.environments.sampler import Sampler, turn_place
-from relax_core.environments.trajectory import EnvironmentPrompt, Limits, Trajectory
 from relax_core.errors import FOREIGN, LoadError, RelaxError
 from relax_core.rollout.types import Completion, SamplingParams
 
 WHO = "relax plugins validate"
-PROMPT = {"prompt": "3+4+5:", "answer": "12"}
-EACH = 16
-"""Trajectories of each row."""
-WIDE, NARROW = Limits(6, 200, 20), Limits(2, 24, 20)
-
-
-class Recorded(Batches):
-    """Keeps what was asked by place."""
-
-    def __init__(self, engine: ScriptedEngine, asked: dict[int, tuple[Sequence[int], Completion]]) -> None:
-        super().__init__(engine)
-        self._asked = asked
-
-    async def sample(self, prompt: Sequence[int], params: SamplingParams, place: int) -> Completion:
-        """One completion of `prompt`."""
-        completion = await super().sample(prompt, params, place)
-        self._asked[place] = (prompt, completion)
-        return completion
-
-
-@dataclass
-class Played:
-    """An environment under check. Its module's `EXAMPLES` are the rows that it is played on, as a data file has them."""
-
-    environment: Environment
-    rows: Sequence[Mapping[str, Any]] = (PROMPT,)
-    seed: int = 0
-    asked: dict[int, tuple[Sequence[int], Completion]] = field(default_factory=dict)
-
-    @cached_property
-    def wide(self) -> list[Trajectory]:
-        """Trajectories with room; `asked` has their turns by place, each with what it was asked after."""
-        return self.play(WIDE, self.asked)
-
-    def play(
-        self, limits: Limits, asked: dict[int, tuple[Sequence[int], Completion]] | None = None
-    ) -> list[Trajectory]:
-        """`EACH` of every row."""
-        asking = Recorded(ScriptedEngine(), {} if asked is None else asked)
-        player = Player(self.environment, {}, EnvironmentSection(tool_timeout=5), asking, Bytes())
-        prompts, places = [prompt_of(row, limits) for row in self.rows], range(len(self.rows))
-        try:
-            playing = player.play(prompts, self.params(limits), places)
-            groups = asyncio.run_coroutine_threadsafe(playing, player.loop).result()
-        finally:
-            player.close()
-        return [each for group in groups for each in group]
-
-    def params(self, limits: Limits) -> SamplingParams:
-        return SamplingParams(EACH, limits.tokens, seed=self.seed)
-
-
-def prompt_of(row: Mapping[str, Any], limits: Limits) -> EnvironmentPrompt:
-    """A row as the run would give it."""
-    text = str(row["prompt"])
-    return EnvironmentPrompt(
-        str(row.get("id", "row")), text, tuple(text.encode()), row.get("answer"), dict(row), limits
-    )
-
-
 Find = Callable[[Played], Iterable[Problem]]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from relax_core.discovery import Plugin, discover
+from relax_core.environments.loading import GROUP
 from relax_core.errors import UsageError, nearest
 from relax_core.registry import Registry
 
@@ -23,7 +25,7 @@ def named(target: str) -> tuple[list[Plugin], Registry]:
     registry = Registry(discover())
     found = [plugin for plugin in registry.plugins if plugin.name == target]
     if not found:
-        known = sorted({plugin.name for plugin in registry.plugins})
+        known = sorted({plugin.name for plugin in registry.plugins} | entry_points(group=GROUP).names)
         fix = nearest(target, known) or f"known: {', '.join(known)}; or a path that ends in .py"
         raise UsageError(f"unknown plugin '{target}'", who="relax plugins validate", fix=fix)
     return found, registry

@@ -72,6 +72,13 @@ def test_what_cannot_be_understood_is_a_usage_error(relax, arguments, message):
     assert message in result.err
 
 
+def test_the_nearest_name_may_be_that_of_an_environment(relax, install):
+    install("somebody", "word_hunt", "async def generate(prompt, sampler): ...", group="relax.environments")
+    result = relax("plugins", "validate", "word_hnt")
+    message = "unknown plugin 'word_hnt'. Fix: did you mean 'word_hunt'?"
+    assert (result.code, result.err) == (2, f"error: relax plugins validate: {message}\n")
+
+
 def test_a_plugin_that_cannot_be_imported(relax, plugin_file):
     result = relax("plugins", "validate", plugin_file(HEAD + "import no_such_module\n"))
     assert result.code == 3

@@ -23,6 +23,15 @@ def run_suite(tmp_path):
     return run
 
 
+ENVIRONMENT = """
+    from relax_core import Trajectory
+
+    async def generate(prompt, sampler):
+        trajectory = Trajectory(prompt)
+        turn = await sampler.sample(trajectory)
+        trajectory.reward = {reward}
+        return trajectory
+"""
 LINE = 'test_conformance = suite("mine.py")'
 
 
@@ -52,3 +61,25 @@ def test_collecting_imports_no_torch(run_suite):
         "\nimport sys\n\ndef test_it():\n    assert 'torch' not in sys.modules\n    assert 'mine' not in sys.modules"
     )
     assert run_suite(loss(), LINE + probe, "-k", "test_it").returncode == 0
+
+
+def test_an_environment_gets_the_checks_of_environments(run_suite):
+    result = run_suite(ENVIRONMENT.format(reward="1.0"), LINE, "-v")
+    assert result.returncode == 0, result.stdout
+    assert [f"RLX{number}" for number in range(911, 916) if f"[RLX{number}] PASSED" in result.stdout] == [
+        "RLX911", "RLX912", "RLX913", "RLX914", "RLX915"
+    ]  # fmt: skip
+    assert "5 passed" in result.stdout
+
+
+def test_a_broken_environment_fails_in_the_check_that_it_breaks(run_suite):
+    result = run_suite(ENVIRONMENT.format(reward="float(turn.text)"), LINE)
+    assert result.returncode == 1
+    assert "FAILED test_mine.py::test_conformance[RLX911]" in result.stdout
+    assert "a trajectory did not end as the contract asks" in result.stdout
+    assert 'mine.py", line 7' in result.stdout
+
+
+def test_an_environment_is_not_imported_when_it_is_collected(run_suite):
+    line = LINE + "\nimport sys\n\ndef test_it():\n    assert not {'torch', 'mine'} & set(sys.modules)"
+    assert run_suite("import torch\n" + textwrap.dedent(ENVIRONMENT), line, "-k", "test_it").returncode == 0
