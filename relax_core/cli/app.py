@@ -164,7 +164,8 @@ def new(
         str | None, typer.Argument(metavar="NAME", help="What it is called: length-penalty.", show_default=False)
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="KIND", help="estimator-and-loss, loss, mask or weight.", show_default=False)
+        str | None,
+        typer.Option(metavar="KIND", help="estimator-and-loss, loss, mask, weight or environment.", show_default=False),
     ] = None,
     author: Annotated[str | None, typer.Option(help="Who is named in its metadata.", show_default=False)] = None,
     output: Annotated[
@@ -172,7 +173,7 @@ def new(
     ] = None,
     no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing: take the defaults.")] = False,
 ) -> None:
-    """Make the package of a new plugin: an algorithm that works, with its tests. Asks for what is not given."""
+    """Make the package of a new algorithm or environment, one that works, with its tests. Asks for what is not given."""
     from relax_core.cli.new import new as make
 
     make(name, kind, author, output or Path(), not no_input)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from relax_core.environments.loading import GROUP
 from relax_core.errors import UsageError
 from relax_core.registry import Registry
 from relax_core.scaffold import render
@@ -35,8 +37,8 @@ def new(name: str | None, kind: str | None, author: str | None, output: Path, as
 def _answers(name: str | None, kind: str | None, author: str | None, ask: bool) -> dict[str, Any]:
     """The name is checked before anything else is asked."""
     defaults = render.answers({})
-    name = name or _ask("Name of the algorithm", defaults["name"], ask)
-    check_name(name, [plugin.name for plugin in Registry.load().plugins])
+    name = name or _ask("Name", defaults["name"], ask)
+    check_name(name, [plugin.name for plugin in Registry.load().plugins], entry_points(group=GROUP).names)
     kinds = render.questions()["kind"]
     kind = kind or _ask(f"Kind ({', '.join(kinds)})", defaults["kind"], ask)
     if kind not in kinds:

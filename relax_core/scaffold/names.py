@@ -18,8 +18,8 @@ SHAPE = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 PLACEHOLDER = "length-penalty"
 
 
-def check_name(name: str, plugins: Iterable[str] = ()) -> str:
-    """The plugin's name, with `_` for `-`. Raises `UsageError` where it cannot be one; `plugins` are those taken."""
+def check_name(name: str, plugins: Iterable[str] = (), environments: Iterable[str] = ()) -> str:
+    """The plugin's name, with `_` for `-`. Raises `UsageError` where it cannot be one, or one of those has it."""
     plugin = name.replace("-", "_")
     if len(name) > LONGEST:
         raise _refusal(name, f"longer than {LONGEST} characters", "choose a shorter one")
@@ -34,6 +34,8 @@ def check_name(name: str, plugins: Iterable[str] = ()) -> str:
         raise _refusal(name, "a field of the run file's algorithm section", f"write my-{name}")
     if plugin in plugins:
         raise _refusal(name, "an installed plugin has that name (relax plugins list)", f"write my-{name}")
+    if plugin in environments:
+        raise _refusal(name, "an installed environment has that name", f"write my-{name}")
     if _installed(plugin):
         raise _refusal(name, f"{PREFIX}-{plugin.replace('_', '-')} is installed already", f"write my-{name}")
     return plugin

@@ -12,7 +12,8 @@ from relax_core.scaffold import render
 from relax_core.scaffold.names import LONGEST
 from tests.scaffold.environment import ROOT, call
 
-KINDS = {"estimator-and-loss": ["estimator", "loss"], "loss": ["loss"], "mask": ["component"], "weight": ["component"]}
+ROLES = {"estimator-and-loss": ["estimator", "loss"], "loss": ["loss"], "mask": ["component"], "weight": ["component"]}
+KINDS = (*ROLES, "environment")
 TOOLS = {
     "ruff check": ("ruff", "check", "--no-cache", "."),
     "ruff format": ("ruff", "format", "--no-cache", "--check", "."),
@@ -31,7 +32,7 @@ def packages(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def site(packages, tmp_path_factory) -> Path:
-    """The four installed in one directory."""
+    """All of them installed in one directory."""
     folder = tmp_path_factory.mktemp("site")
     pip = (sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", folder)
     done = call(*pip, *packages.values())
@@ -39,16 +40,30 @@ def site(packages, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_these_are_the_kinds_of_the_template():
+    assert render.questions()["kind"] == list(KINDS)
+
+
+@pytest.mark.parametrize("kind", ROLES)
 def test_it_is_found_by_discovery(kind, site, monkeypatch):
     monkeypatch.syspath_prepend(str(site))
     name = f"new_{kind.replace('-', '_')}"
     (plugin,) = [each for each in Registry.load().plugins if each.name == name]
     assert (plugin.status, plugin.origin) == ("loaded", f"relax-new-{kind} 0.1.0")
-    assert list(plugin.spec.roles) == KINDS[kind]
+    assert list(plugin.spec.roles) == ROLES[kind]
     documented = [field.description for field in plugin.spec.config.model_fields.values()]
     assert documented
     assert all(documented)
+
+
+def test_an_environment_is_found_by_its_name(relax, site, run_file, monkeypatch):
+    monkeypatch.syspath_prepend(str(site))
+    validated = relax("plugins", "validate", "new_environment")
+    assert (validated.code, validated.out) == (0, "new_environment: 5 checks, 0 errors, 0 warnings\n")
+    hint = '{hint: "Write a call, or the answer. "}'
+    checked = relax("check", run_file(), "--environment", "new_environment", "--rollout.environment.args", hint)
+    assert checked.code == 0, checked.out
+    assert "new_environment" not in [each.name for each in Registry.load().plugins]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +71,7 @@ def test_its_own_tests_pass(kind, packages, site):
     done = call(
         *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider"),
         cwd=packages[kind],
-        PYTHONPATH=str(site),
+        PYTHONPATH=f"{site}:{ROOT}",
     )
     assert done.code == 0, done.out
 

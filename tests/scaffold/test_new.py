@@ -54,6 +54,14 @@ def test_the_name_of_a_third_partys_plugin_is_refused(relax, tmp_path, install):
     assert "'sharpen' cannot be the name: an installed plugin has that name" in result.err
 
 
+def test_the_name_of_an_installed_environment_is_refused(relax, tmp_path, install):
+    install("somebody", "word_hunt", "async def generate(prompt, sampler): ...", group="relax.environments")
+    result = relax("new", "word-hunt", "--kind", "environment", "--no-input", "--output", tmp_path / "here")
+    why = "an installed environment has that name. Fix: write my-word-hunt"
+    assert (result.code, result.err) == (2, f"error: relax new: 'word-hunt' cannot be the name: {why}\n")
+    assert not (tmp_path / "here").exists()
+
+
 @pytest.mark.parametrize("author", ['Jo "X" Doe', "back\\slash", "Ann, Bob", "two\nlines", " ", "{{ 1 }}"])
 def test_an_author_that_no_metadata_can_hold(relax, tmp_path, author):
     result = relax("new", "mine", "--no-input", "--author", author, "--output", tmp_path)
@@ -65,7 +73,7 @@ def test_an_author_that_no_metadata_can_hold(relax, tmp_path, author):
 def test_an_unknown_kind(relax, tmp_path):
     result = relax("new", "mine", "--kind", "reward", "--no-input", "--output", tmp_path)
     assert result.code == 2
-    fix = "Fix: one of: estimator-and-loss, loss, mask, weight"
+    fix = "Fix: one of: estimator-and-loss, loss, mask, weight, environment"
     assert result.err == f"error: relax new --kind: there is no kind 'reward'. {fix}\n"
     assert list(tmp_path.iterdir()) == []
 
@@ -90,8 +98,8 @@ def test_it_asks_for_what_is_not_given(tmp_path):
     result = CliRunner().invoke(app, ["new", "--output", str(tmp_path)], input=answers)
     assert result.exit_code == 0, result.output
     assert result.stderr.replace(": ", ":") == (
-        "Name of the algorithm [my-algorithm]:"
-        "Kind (estimator-and-loss, loss, mask, weight) [estimator-and-loss]:"
+        "Name [my-algorithm]:"
+        "Kind (estimator-and-loss, loss, mask, weight, environment) [estimator-and-loss]:"
         "Author [The authors of sharpen]:"
     )
     project = tomllib.loads((tmp_path / "relax-sharpen" / "pyproject.toml").read_text())["project"]
@@ -120,6 +128,14 @@ def test_it_prints_the_next_three_commands(relax, tmp_path):
         "  pip install --editable '.[dev]'",
         "  pytest",
     ]
+
+
+def test_an_environment_is_one_of_the_entry_points(relax, tmp_path):
+    result = relax("new", "word-hunt", "--kind", "environment", "--no-input", "--output", tmp_path)
+    assert result.out.splitlines()[0] == f"{tmp_path}/relax-word-hunt: environment 'word_hunt'. Next:"
+    project = tomllib.loads((tmp_path / "relax-word-hunt" / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {"relax.environments": {"word_hunt": "relax_word_hunt"}}
+    assert project["description"] == "word_hunt, an environment for relax"
 
 
 def test_the_package_records_the_version_of_its_template(relax, tmp_path):

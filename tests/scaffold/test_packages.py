@@ -9,7 +9,7 @@ import pytest
 
 from relax_core.scaffold import render
 from tests.cli.transcripts import TWO_TURNS, recorded
-from tests.scaffold.environment import EXAMPLES, PACKAGES, ROOT, flags, listed
+from tests.scaffold.environment import EXAMPLES, PACKAGES, ROOT, flags, listed, wheel_of
 
 
 def test_relax_comes_from_the_wheel_and_not_from_the_checkout(sandbox):
@@ -56,6 +56,13 @@ def test_its_own_tests_pass_there(installed, name):
     source = PACKAGES / f"relax-{name.replace('_', '-')}"
     done = installed.run("pytest", "-p", "no:cacheprovider", cwd=source)
     assert done.code == 0, done.out
+
+
+def test_an_environment_is_found_and_valid_from_its_wheel(sandbox, generated, tmp_path):
+    wheel = wheel_of(generated("word-hunt", "environment"), tmp_path)
+    sandbox.pip("install", "--no-deps", "--quiet", "--target", tmp_path / "site", wheel)
+    done = sandbox.run("relax", "plugins", "validate", "word_hunt", PYTHONPATH=str(tmp_path / "site"))
+    assert (done.code, done.out) == (0, "word_hunt: 5 checks, 0 errors, 0 warnings\n"), done.err
 
 
 def test_an_aggregation_that_changes_the_objective_is_refused(installed):

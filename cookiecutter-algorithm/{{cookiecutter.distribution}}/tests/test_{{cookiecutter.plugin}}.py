@@ -1,3 +1,62 @@
+{% if cookiecutter.kind == "environment" %}
+"""The tool on calls, and the loop on turns, written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from relax_core import Trajectory
+from relax_core.conformance.playing import play
+
+from {{ cookiecutter.module }} import EXAMPLES, count
+
+
+def played(*turns: str, hint: str = "") -> Trajectory:
+    """By a policy that writes these turns, and the last one again."""
+    return play("{{ cookiecutter.plugin }}", turns, EXAMPLES[0], {"hint": hint})
+
+
+def shown(trajectory: Trajectory) -> str:
+    """What the policy reads and did not write. A token is a byte here."""
+    rows = zip(trajectory.token_ids, trajectory.raw_mask, strict=True)
+    return bytes(token for token, written in rows if not written).decode()
+
+
+@pytest.mark.parametrize(("call", "found"), [("r in strawberry", 3), (" n in banana ", 2), ("x in kiwi", 0)])
+def test_it_counts(call: str, found: int) -> None:
+    assert count(call) == found
+
+
+@pytest.mark.parametrize("call", ["", "strawberry", "rr in cherry", "r in "])
+def test_what_is_no_call_says_how_one_is_written(call: str) -> None:
+    with pytest.raises(ValueError, match="write a letter, ' in ' and a word"):
+        count(call)
+
+
+def test_the_policy_reads_what_the_tool_gives_and_answers() -> None:
+    trajectory = played("r in strawberry?", "3")
+    assert [turn.text for turn in trajectory.turns] == ["r in strawberry?", "3"]
+    assert shown(trajectory) == "3\n"
+    assert (trajectory.finish_reason, trajectory.reward) == ("stop", 1.0)
+
+
+def test_a_wrong_answer_is_worth_nothing() -> None:
+    assert played("r in strawberry?", "4").reward == 0.0
+
+
+def test_a_call_that_fails_is_shown_and_it_goes_on() -> None:
+    trajectory = played("strawberry?", "3")
+    assert shown(trajectory) == "error: ValueError: write a letter, ' in ' and a word\n"
+    assert trajectory.reward == 1.0
+
+
+def test_one_that_never_answers_is_cut_off() -> None:
+    trajectory = played("r in strawberry?")
+    assert (trajectory.finish_reason, trajectory.reward) == ("length", 0.0)
+
+
+def test_the_hint_comes_first() -> None:
+    assert shown(played("3", hint="Ask or answer. ")) == "Ask or answer. "
+{% else %}
 """The formula on numbers worked out by hand."""
 
 from __future__ import annotations
@@ -113,5 +172,6 @@ def test_the_gradient_is_weighted_and_the_denominator_stays(result: dict[str, An
 
 def test_the_mean_weight_is_reported(result: dict[str, Any]) -> None:
     assert result["metrics"]["weight_mean"] == pytest.approx((0.5 + 0.75 + 0.0) / 3)
+{% endif %}
 {% endif %}
 {% endif %}

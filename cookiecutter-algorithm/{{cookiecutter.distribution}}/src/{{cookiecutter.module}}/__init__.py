@@ -1,3 +1,50 @@
+{% if cookiecutter.kind == "environment" %}
+"""Questions about letters, with a tool that counts them.
+
+    How many r are in strawberry? r in strawberry?3
+    3
+
+After the prompt the policy wrote `r in strawberry?` and the last `3`; the tool gave the first one and the line end. The
+policy may call as often as there is room; a turn that does not end with `?` is its answer.
+"""
+
+from __future__ import annotations
+
+from relax_core import EnvironmentConfig, EnvironmentPrompt, Sampler, Trajectory
+
+EXAMPLES = [
+    {"prompt": "How many r are in strawberry? ", "answer": "3"},
+    {"prompt": "How many s are in banana? ", "answer": "0"},
+]
+"""Rows that `relax plugins validate` plays it on."""
+
+
+class Config(EnvironmentConfig):
+    hint: str = ""
+    """Shown before the first turn."""
+
+
+def count(call: str) -> int:
+    """How often a letter is in a word: `r in strawberry` gives 3. ValueError for anything else."""
+    letter, _, word = call.strip().partition(" in ")
+    if len(letter) != 1 or not word:
+        raise ValueError("write a letter, ' in ' and a word")
+    return word.count(letter)
+
+
+async def generate(prompt: EnvironmentPrompt, sampler: Sampler, config: Config) -> Trajectory:
+    """1 for the right answer after the last call, else 0."""
+    trajectory, answer = Trajectory(prompt), ""
+    sampler.observe(trajectory, config.hint)
+    while trajectory.may_go_on:
+        turn = await sampler.sample(trajectory, stop=("?",))
+        if not turn.text.endswith("?"):
+            answer = turn.text
+            break
+        await sampler.call(trajectory, count, turn.text.removesuffix("?"), after="\n")
+    trajectory.reward = float(answer.strip() == str(prompt.answer))
+    return trajectory
+{% else %}
 {% if cookiecutter.kind == "estimator-and-loss" %}
 """REINFORCE with a group baseline.
 
@@ -130,4 +177,5 @@ def pre_loss_mask(rollout: Rollout, config: Config) -> Mask:
 def post_loss_weight(batch: LossBatch, config: Config) -> Weight:
     weight = (1 - batch.old_log_probs.clamp(max=0).exp()).pow(config.gamma)
     return Weight(weight, {"weight_mean": TokenMean(weight)})
+{% endif %}
 {% endif %}
