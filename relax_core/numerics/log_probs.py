@@ -42,7 +42,7 @@ def token_log_probs(
     a time (default: those of `sizes.chunk_tokens`), and the backward computes a second time what is beyond
     `KEPT_LOGITS` (with a transform, all of it).
     """
-    operands = _operands(hidden, weight[:vocabulary], None if bias is None else bias[:vocabulary])
+    operands = _operands(hidden, *_below(vocabulary, weight, bias))
     size = chunk_tokens or sizes.chunk_tokens(len(operands[1]))
     ids = token_ids if token_ids.dim() == 2 else token_ids[:, None]
     if logit_transform is None:
@@ -65,7 +65,7 @@ def top_log_probs(
     vocabulary: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The `count` likeliest ids [T, count] and their log-probs [T, count], chunked as in `token_log_probs`; no gradient."""
-    weight, bias = weight[:vocabulary], None if bias is None else bias[:vocabulary]
+    weight, bias = _below(vocabulary, weight, bias)
     tops = [
         (logits_of(states, weight, bias, logit_transform) / temperature).log_softmax(-1).topk(count)
         for states in torch.split(hidden, chunk_tokens or sizes.chunk_tokens(len(weight)))
@@ -78,6 +78,13 @@ def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, logit_transfo
     logits = functional.linear(hidden, weight, bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits if logit_transform is None else logit_transform(logits)
+
+
+def _below(vocabulary: int | None, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """As they are where all ids count: the gradient of a slice is a copy of the whole."""
+    if vocabulary is None:
+        return weight, bias
+    return weight[:vocabulary], None if bias is None else bias[:vocabulary]
 
 
 def _operands(*operands: Tensor | None) -> list[Any]:

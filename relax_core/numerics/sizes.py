@@ -2,8 +2,8 @@
 
 CHUNK_LOGITS, CHUNK_TOKENS = 2**22, 128
 """A chunk of the head has so many logits, 16 MiB of float32, and at least so many tokens: fewer would not fill a product."""
-KEPT_LOGITS = 2**25
-"""Logits that a forward keeps for its backward, which computes the others again: 128 MiB of float32."""
+KEPT_LOGITS = 2**24
+"""Logits that a forward keeps for its backward, which computes the others again: 64 MiB of float32."""
 
 
 def chunk_tokens(vocabulary: int) -> int:
