@@ -20,7 +20,7 @@ def measure(trl: Path, threads: int, rounds: int) -> Iterator[Row]:
     for vocabulary in SIZES:
         for entropy in (False, True):
             named = f"vocabulary {vocabulary}" + (", entropy" if entropy else "")
-            costs = _costs(trl, vocabulary, entropy, threads, rounds)
+            costs = _costs(trl, vocabulary, entropy, threads, rounds if vocabulary == SIZES[-1] else 3 * rounds)
             seconds, peaks = _column(costs, "seconds"), _column(costs, "peak_mb")
             yield compared(f"step, TRL, {named}", "s", seconds["relax"], seconds["trl"], 0.5)
             if vocabulary == SIZES[-1]:

@@ -76,9 +76,12 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def write(rows: Iterable[Row], found: dict[str, Any]) -> None:
-    """Keep the results beside this file."""
-    table = [{**asdict(row), "met": row.met, "cells": row.cells()} for row in rows]
-    RESULTS.write_text(json.dumps({"machine": found, "rows": table}, indent=1, ensure_ascii=False) + "\n")
+    """Keep the results beside this file; rows that were not measured again stay."""
+    before = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    new = {row.item: {**asdict(row), "met": row.met, "cells": row.cells()} for row in rows}
+    table = {row["item"]: row for row in before} | new
+    result = {"machine": found, "rows": list(table.values())}
+    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def show(rows: Iterable[Row]) -> None:
