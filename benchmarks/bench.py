@@ -20,14 +20,18 @@ import report
 import start
 from report import Row
 
+NAMES = ("step", "head", "plugins", "batching", "start")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     given = parser.parse_args()
+    if not given.trl.is_file():
+        parser.error(f"--trl: there is no file {given.trl}; `make bench` makes an environment that has TRL")
     items: dict[str, Callable[[int, int], Iterator[Row]]] = {
         "step": partial(end_to_end.measure, given.trl),
         "head": lambda threads, rounds: head.measure(threads, max(2, rounds // 3)),
@@ -37,7 +41,7 @@ def main() -> None:
     }
     rows = []
     for name, measure in items.items():
-        if not given.only or name in given.only:
+        if name in given.only:
             for row in measure(given.threads, given.rounds):
                 report.show([row])
                 rows.append(row)
