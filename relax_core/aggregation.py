@@ -30,11 +30,7 @@ def _ones(batch: LossBatch) -> Tensor:
 
 
 def _one_over_length(batch: LossBatch) -> Tensor:
-    return 1.0 / batch.to_tokens(_live_counts(batch).clamp(min=1))
-
-
-def _live_counts(batch: LossBatch) -> Tensor:
-    return batch.sequence_sum(batch.loss_mask.double())
+    return 1.0 / batch.to_tokens(batch.sequence_count(batch.loss_mask).clamp(min=1))
 
 
 def _live_tokens(batch: LossBatch, length: int) -> Tensor:
@@ -42,7 +38,7 @@ def _live_tokens(batch: LossBatch, length: int) -> Tensor:
 
 
 def _live_sequences(batch: LossBatch, length: int) -> Tensor:
-    return (_live_counts(batch) > 0).sum() * int(batch.owns_sequences)
+    return (batch.sequence_count(batch.loss_mask) > 0).sum() * int(batch.owns_sequences)
 
 
 def _sequences_times_length(batch: LossBatch, length: int) -> Tensor:

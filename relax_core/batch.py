@@ -134,9 +134,9 @@ class Batch:
     def sequence_mean(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """[T] -> [S]: the mean over live tokens; 0 for a sequence with nothing live. Differentiable."""
         live = self.live if mask is None else mask
-        return (self._sequence_sum(x, live) / self._sequence_count(live).clamp(min=1)).to(x.dtype)
+        return (self._sequence_sum(x, live) / self.sequence_count(live).clamp(min=1)).to(x.dtype)
 
-    def _sequence_count(self, mask: Tensor) -> Tensor:
+    def sequence_count(self, mask: Tensor) -> Tensor:
         """[S] float64: how many tokens are in the mask; those of the batch's own masks are counted once."""
         name = next((name for name in MASKS if self.tokens.get(name) is mask), "")
         if name not in self._counts:
