@@ -97,9 +97,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the memory of every process, the seconds of a step and what bounds them, without any of the devices."""
-    from relax_core.cli.plan import plan as show
+    from relax_core.cli.plan import planned, tell
 
-    show(run, context.meta[OVERRIDES], plugin or [], device, model_config, assume or [], as_json)
+    tell(*planned(run, context.meta[OVERRIDES], plugin or [], device, model_config, assume or []), as_json)
 
 
 @app.command(cls=RunCommand)

@@ -26,17 +26,8 @@ RULES = (heads_divide, layers_divide, sequence_parallel, widths_divide, replicas
 SETTINGS = {"critic": "critic_path", "reference": "ref_hf_model_path", "teacher": "teacher_path"}
 
 
-def plan(
-    run: Path,
-    overrides: Mapping[str, Any],
-    plugins: Sequence[Path],
-    device: str,
-    config: Path | None,
-    assume: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Print the estimate on stdout; exit 1 when a process would not fit, or the sizes do not divide the model."""
-    told, findings = planned(run, overrides, plugins, device, config, assume)
+def tell(told: Estimate, findings: Sequence[str], as_json: bool) -> None:
+    """Print what `planned` gave on stdout; exit 1 when a process would not fit, or the sizes do not divide the model."""
     print(as_json_text(told, findings) if as_json else "\n".join(lines_of(told)))
     for problem in (*findings, *told.problems):
         print(f"error: {problem}", file=sys.stderr)
