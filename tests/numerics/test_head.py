@@ -122,6 +122,20 @@ def test_what_is_kept_for_the_backward_changes_no_gradient(kept, monkeypatch):
     ) // (4 * VOCABULARY) * (4 * VOCABULARY) + (VOCABULARY if kept > TOKENS * VOCABULARY else 0)
 
 
+@pytest.mark.parametrize("kept", [0, 10**6])
+def test_gradients_of_several_ids_a_token_without_entropy(kept, monkeypatch):
+    monkeypatch.setattr(sizes, "KEPT_LOGITS", kept)
+    hidden, weight, bias, token_ids = operands()
+    ids = torch.stack([token_ids, (token_ids + 5) % 30, token_ids], dim=1)  # one of them twice
+    factors = torch.randn(TOKENS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    log_probs, _ = token_log_probs(hidden, weight, bias, ids, temperature=0.7, chunk_tokens=4)
+    expected = ((hidden @ weight.T + bias) / 0.7).log_softmax(-1).gather(-1, ids)
+    torch.testing.assert_close(log_probs, expected, rtol=0, atol=1e-12)
+    mine = torch.autograd.grad((log_probs * factors).sum(), [hidden, weight, bias])
+    theirs = torch.autograd.grad((expected * factors).sum(), [hidden, weight, bias])
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("given", [("hidden",), ("weight",), ("hidden", "bias")])
 def test_only_what_is_trained_has_a_gradient(given):
     values = dict(zip(("hidden", "weight", "bias"), operands()[:3], strict=True))
