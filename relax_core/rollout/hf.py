@@ -204,7 +204,7 @@ def _inverse(probs: Tensor, uniforms: Tensor) -> Tensor:
     if not (ends[:, -1] > 0).all():
         raise _diverged()
     zero = torch.zeros_like(ends[:, -1:])
-    wanted = (uniforms[:, None] * ends[:, -1:]).minimum(ends[:, -1:].nextafter(zero))
+    wanted = uniforms[:, None] * ends[:, -1:]
     block = torch.searchsorted(ends, wanted, right=True)
     places = block * BLOCK + torch.arange(BLOCK, device=probs.device)
     known = places < probs.shape[1]
