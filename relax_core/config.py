@@ -114,6 +114,8 @@ class EnvironmentSection(AlgorithmConfig):
     """Turns of a response; the tokens of all of them, with what the environment adds, are `rollout.max_new_tokens`."""
     max_turn_tokens: PositiveInt | None = None
     """Longest turn in tokens; left out, what is left of the response."""
+    max_context_tokens: Annotated[int | None, Field(gt=1)] = None
+    """Most tokens that the policy reads at once, the prompt included; beyond them an environment has to reset the context."""
     max_seconds: float | None = Field(600, gt=0)
     """Seconds after which a response ends with what it has; null is no bound."""
     tool_timeout: float = Field(10, gt=0)
@@ -183,6 +185,11 @@ class RolloutSection(AlgorithmConfig):
     """Further arguments of vLLM's engine, by vLLM's own names."""
     environment: EnvironmentSection = EnvironmentSection()
     """What happens between the turns of a response; without a name, a response is one turn."""
+
+    def at_once(self, prompt: int, response: int) -> int:
+        """The most tokens that the policy reads at once, with a prompt and a response of so many."""
+        most = None if self.environment.name is None else self.environment.max_context_tokens
+        return prompt + response if most is None else min(prompt + response, most)
 
 
 class TrainerSection(AlgorithmConfig):

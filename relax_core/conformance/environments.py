@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from relax_core.conformance.scripted import Bytes
 from relax_core.environments.loading import load_environment
 from relax_core.environments.player import MERCY
 from relax_core.environments.sampler import Sampler, turn_place
+from relax_core.environments.trajectory import Trajectory
 from relax_core.errors import FOREIGN, LoadError, RelaxError
 from relax_core.rollout.types import Completion, SamplingParams
 
@@ -53,7 +55,7 @@ def ends(played: Played) -> Iterator[Problem]:
 
 @check("RLX912", "The trajectory holds what was sampled, in order", "add to a trajectory through its sampler alone")
 def accounts(played: Played) -> Iterator[Problem]:
-    """Every turn was asked for after all that was there by then, and stands there with its log-probs."""
+    """Every turn was asked for after what the policy was to read by then, and stands there with its log-probs."""
     found = played.wide
     for number, each in enumerate(found):
         place, index = divmod(number, EACH)
@@ -61,11 +63,17 @@ def accounts(played: Played) -> Iterator[Problem]:
         rows = zip(each.token_ids, each.log_probs, each.raw_mask, strict=True)
         sampled = [(token, value) for token, value, live in rows if live]
         given = [pair for _, turn in turns for pair in zip(turn.token_ids, turn.log_probs, strict=True)]
-        whole = [*each.prompt.token_ids, *each.token_ids]
         if sampled != given:
             yield Problem("tokens are not those that were sampled", f"{len(sampled)} tokens", f"{len(given)} tokens")
-        elif any(whole[: len(prompt)] != list(prompt) for prompt, _ in turns):
+        elif [list(prompt) for prompt, _ in turns] != _read(each):
             yield Problem("a turn was sampled after other tokens than those before it")
+
+
+def _read(trajectory: Trajectory) -> list[list[int]]:
+    """What was to be read before each turn."""
+    places = [place for place, live in enumerate(trajectory.raw_mask) if live]
+    begins = accumulate((len(turn.token_ids) for turn in trajectory.turns), initial=0)
+    return [list(trajectory.read_before(places[begin])) for begin, _ in zip(begins, trajectory.turns, strict=False)]
 
 
 @check("RLX913", "Turns and tokens stay within their budgets", "ask `trajectory.may_go_on` before each turn")
@@ -76,8 +84,8 @@ def stays_within(played: Played) -> Iterator[Problem]:
         yield Problem("with small budgets it fails", error.what.strip(), "a trajectory that is cut off")
         return
     for each in found:
-        if len(each.turns) > NARROW.turns or len(each.token_ids) > NARROW.tokens:
-            observed = f"{len(each.turns)} turns, {len(each.token_ids)} tokens"
+        if len(each.turns) > NARROW.turns or each.room < 0:
+            observed = f"{len(each.turns)} turns, {NARROW.tokens - each.room} tokens"
             yield Problem("a budget is overdrawn", observed, f"{NARROW.turns} turns, {NARROW.tokens} tokens")
 
 

@@ -29,7 +29,7 @@ class PromptSource:
     """The tokenised prompts of a run and their order; nothing in it changes as steps pass.
 
     `max_tokens` (beside `data.max_prompt_tokens`) bounds a prompt's length in tokens; LoadError for a longer one, which
-    names `response`, the setting that takes the rest of the context.
+    gives `fix` for a bound that another setting makes.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class PromptSource:
         data: DataSection,
         seed: int,
         max_tokens: int | None,
-        response: str = "rollout.max_new_tokens",
+        fix: str = "lower rollout.max_new_tokens",
     ) -> None:
         self._seed = seed
         self._shuffle = data.shuffle
         self.prompts = [tokenize(example, tokenizer, data) for example in examples]
         limits = [limit for limit in (max_tokens, data.max_prompt_tokens) if limit is not None]
         if limits:
-            check_lengths(self.prompts, min(limits), response)
+            check_lengths(self.prompts, min(limits), fix)
 
     def take(self, start: int, size: int) -> list[Prompt]:
         """`size` prompts from place `start` of the endless sequence of epochs."""
@@ -107,10 +107,10 @@ def render(example: Example, tokenizer: PreTrainedTokenizerBase, system_prompt: 
         raise LoadError(what, who=f"example {example.id}", fix=fix) from error
 
 
-def check_lengths(prompts: list[Prompt], limit: int, response: str) -> None:
+def check_lengths(prompts: list[Prompt], limit: int, remedy: str) -> None:
     long = [prompt for prompt in prompts if len(prompt.token_ids) > limit]
     if long:
         others = f" ({len(long) - 1} more {'is' if len(long) == 2 else 'are'} too long)" if len(long) > 1 else ""
         what = f"the prompt has {len(long[0].token_ids)} tokens, more than the limit of {limit}{others}"
-        fix = f"raise data.max_prompt_tokens, lower {response}, or take it out of the data"
+        fix = f"raise data.max_prompt_tokens, {remedy}, or take it out of the data"
         raise LoadError(what, who=f"example {long[0].example.id}", fix=fix)

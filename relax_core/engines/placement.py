@@ -39,10 +39,19 @@ def parts(tokens: Tokens, trainer: TrainerSection, width: int | None) -> list[Pa
     """The micro-batches. With dynamic sizes they are of rows, in which responses share a prompt where `width` allows it."""
     if not trainer.use_dynamic_batch_size:
         return [Part(cut, tokens.select(cut)) for cut in cuts(tokens, trainer)]
-    limit, lengths = trainer.max_tokens_per_micro_batch, tokens.lengths()
+    limit = trainer.max_tokens_per_micro_batch
     rows = rows_of(tokens, width, limit)
-    sizes = [sum(lengths[i] for i in row) - (len(row) - 1) * len(tokens.prompts[row[0]]) for row in rows]
-    return [_part(tokens, [rows[number] for number in cut]) for cut in by_tokens(sizes, limit)]
+    sizes = [_size(tokens, row) for row in rows]
+    lines = [len(tokens.pieces(row[0])) for row in rows]
+    return [_part(tokens, [rows[number] for number in cut]) for cut in by_tokens(sizes, limit, lines)]
+
+
+def _size(tokens: Tokens, row: list[int]) -> int:
+    """The tokens of a row; of a sequence in pieces, those of the longest."""
+    pieces = [tokens.pieces(index) for index in row]
+    if len(row) == 1:
+        return max(len(context) + len(part) for context, part in pieces[0])
+    return len(tokens.prompts[row[0]]) + sum(len(part) for ((_, part),) in pieces)
 
 
 def _part(tokens: Tokens, rows: list[list[int]]) -> Part:

@@ -183,8 +183,8 @@ class RankedCritic:
         self.ranks.call("load", directory=str(directory.absolute()), role=CRITIC)
 
 
-def _plain(tokens: Tokens) -> list[list[list[int]]]:
-    return [tokens.prompts, tokens.responses]
+def _plain(tokens: Tokens) -> list[Any]:
+    return [tokens.prompts, tokens.responses, tokens.resets]
 
 
 def _assembled(answers: list[dict[str, Any] | None], tokens: Tokens) -> list[Tensor]:

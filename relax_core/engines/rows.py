@@ -1,19 +1,25 @@
 """How sequences are laid out for a forward pass: responses to one prompt may share its tokens in one row.
 
 A row is a prompt and the responses to it, one after another; each response sees the prompt and itself, and its positions
-follow the prompt's. The log-probs are those of each sequence alone, and the prompt is computed once.
+follow the prompt's. The log-probs are those of each sequence alone, and the prompt is computed once. A sequence whose context
+was replaced has a row for each of its pieces, and shares none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from relax_core.engines.types import Tokens
 from relax_core.numerics.sizes import responses_per_row
+
+Key: TypeAlias = tuple[int, int]
+"""A sequence, and which of its pieces."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,32 +63,40 @@ class Layout:
 def lay_out(tokens: Tokens, width: int | None) -> Layout:
     """Rows for the sequences of a micro-batch; `width`, the model's hidden size, allows sharing, None forbids it."""
     rows = _given(tokens) if tokens.rows else rows_of(tokens, width)
-    starts: dict[int, tuple[int, int]] = {}
+    starts: dict[Key, tuple[int, int]] = {}
     ids, positions, segments = [], [], []
-    for number, members in enumerate(rows):
-        prompt = tokens.prompts[members[0]]
-        line, place, segment = list(prompt), list(range(len(prompt))), [0] * len(prompt)
-        for part, index in enumerate(members, start=1):
-            response = tokens.responses[index]
-            starts[index] = (number, len(line))
-            line += response
-            place += range(len(prompt), len(prompt) + len(response))
-            segment += [part] * len(response)
+    for number, (context, parts) in enumerate(line for members in rows for line in _lines(tokens, members)):
+        line, place, segment = list(context), list(range(len(context))), [0] * len(context)
+        for order, (key, part) in enumerate(parts, start=1):
+            starts[key] = (number, len(line))
+            line += part
+            place += range(len(context), len(context) + len(part))
+            segment += [order] * len(part)
         ids.append(torch.tensor(line))
         positions.append(torch.tensor(place))
         segments.append(torch.tensor(segment))
     return Layout(_pad(ids, 0), _pad(positions, 0), _pad(segments, -1), *_places(tokens, starts))
 
 
-def _places(tokens: Tokens, starts: dict[int, tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+def _lines(tokens: Tokens, members: Sequence[int]) -> Iterator[tuple[list[int], list[tuple[Key, list[int]]]]]:
+    """What stands in each line: a context, and the parts of responses that follow it."""
+    if len(members) > 1:
+        yield tokens.prompts[members[0]], [((index, 0), tokens.responses[index]) for index in members]
+        return
+    for number, (context, part) in enumerate(tokens.pieces(members[0])):
+        yield context, [((members[0], number), part)]
+
+
+def _places(tokens: Tokens, starts: dict[Key, tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
     rows: list[int] = []
     columns: list[int] = []
     predictors: list[int] = []
-    for index, response in enumerate(tokens.responses):
-        row, start = starts[index]
-        rows += [row] * len(response)
-        columns += range(start, start + len(response))
-        predictors += [len(tokens.prompts[index]) - 1, *range(start, start + len(response) - 1)][: len(response)]
+    for index in range(len(tokens.prompts)):
+        for number, (context, part) in enumerate(tokens.pieces(index)):
+            row, start = starts[index, number]
+            rows += [row] * len(part)
+            columns += range(start, start + len(part))
+            predictors += [len(context) - 1, *range(start, start + len(part) - 1)][: len(part)]
     places = torch.tensor([rows, columns, predictors], dtype=torch.long)
     return places[0], places[1], places[2]
 
@@ -92,10 +106,11 @@ def rows_of(tokens: Tokens, width: int | None, limit: int | None = None) -> list
 
     `width` as in `lay_out`. No row that holds several is longer than `limit` tokens.
     """
+    apart = [index for index, resets in enumerate(tokens.resets) if resets]
     groups: dict[tuple[int, ...], list[int]] = {}
-    for index, prompt in enumerate(tokens.prompts):
-        groups.setdefault(tuple(prompt), []).append(index)
-    rows = []
+    for index in sorted(set(range(len(tokens.prompts))).difference(apart)):
+        groups.setdefault(tuple(tokens.prompts[index]), []).append(index)
+    rows = [[index] for index in apart]
     for shared, members in groups.items():
         lengths = [len(tokens.responses[index]) for index in members]
         size = 1 if width is None else responses_per_row(len(shared), sum(lengths) / len(members), len(members), width)

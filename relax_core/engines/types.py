@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -13,29 +13,43 @@ if TYPE_CHECKING:
 
     from relax_core.batch import Rollout
     from relax_core.reductions import Metrics
+    from relax_core.rollout.types import Reset
     from relax_core.runtime import Runtime
 
 Policy = Literal["actor", "reference", "teacher"]
+Piece: TypeAlias = tuple[list[int], list[int]]
+"""A context and the response tokens that follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """The token ids of S sequences, prompts and responses apart.
 
-    `rows` says how many of them stand in each row, one after another; without it a layout decides.
+    `resets`, where there are any, has for each sequence the places in its response where its context was replaced, and
+    by what. `rows` says how many sequences stand in each row, one after another; without it a layout decides.
     """
 
     prompts: list[list[int]]
     responses: list[list[int]]
     rows: tuple[int, ...] = ()
+    resets: Sequence[Sequence[Reset]] = ()
 
     def select(self, index: Sequence[int], rows: tuple[int, ...] = ()) -> Tokens:
         """The sequences at `index`, in that order."""
-        return Tokens([self.prompts[i] for i in index], [self.responses[i] for i in index], rows)
+        resets = [self.resets[i] for i in index] if self.resets else ()
+        return Tokens([self.prompts[i] for i in index], [self.responses[i] for i in index], rows, resets)
+
+    def pieces(self, index: int) -> list[Piece]:
+        """What the model reads of a sequence at a time: a context with the response tokens behind it, one at least."""
+        response, resets = self.responses[index], self.resets[index] if self.resets else ()
+        contexts = [(0, self.prompts[index]), *resets]
+        ends = [*(place for place, _ in resets), len(response)]
+        found = [(context, response[start:end]) for (start, context), end in zip(contexts, ends, strict=True)]
+        return [piece for piece in found if piece[1]] or found[:1]
 
     def lengths(self) -> list[int]:
-        """Prompt and response tokens of each sequence."""
-        return [len(prompt) + len(response) for prompt, response in zip(self.prompts, self.responses, strict=True)]
+        """Tokens that the model reads of each sequence: its contexts and its response."""
+        return [sum(len(context) + len(part) for context, part in self.pieces(i)) for i in range(len(self.prompts))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from relax_core.environments.tools import Result, call
@@ -54,16 +55,16 @@ class Sampler:
         which the run takes for the trajectory's end: nobody has to catch it.
         """
         self._meet(trajectory)
-        if not trajectory.may_go_on:
+        if not trajectory.may_go_on or trajectory.context_room <= 0:
             await asyncio.sleep(0)  # one that catches this and asks again can still be cancelled
             raise BudgetSpent("the trajectory may not go on", who=WHO, fix="ask `trajectory.may_go_on` first")
-        most = [each for each in (max_tokens, self._settings.max_turn_tokens, trajectory.room) if each is not None]
+        bounds = (max_tokens, self._settings.max_turn_tokens, trajectory.context_room)
+        most = [each for each in bounds if each is not None]
         stops = (*self._params.stop, *stop)
         params = replace(self._params, n=1, max_new_tokens=max(1, min(most)), stop=tuple(dict.fromkeys(stops)))
         place = turn_place(self._place, self._index, len(trajectory.turns))
-        prompt = [*trajectory.prompt.token_ids, *trajectory.token_ids]
         try:
-            completion = await self._asking.sample(prompt, params, place)
+            completion = await self._asking.sample(trajectory.context, params, place)
         except Exception as error:  # the engine's fault, whatever the environment makes of it
             self.failure = error
             raise
@@ -86,7 +87,7 @@ class Sampler:
         if len(parts[1]) > max(0, room):
             trajectory._counts["tool_truncated"] += 1
             parts[1] = parts[1][: max(0, room)]
-        self._show(trajectory, [each for part in parts for each in part])
+        self._show(trajectory, [each for part in parts for each in part], _name(tool))
         return text
 
     def observe(self, trajectory: Trajectory, text: str) -> None:
@@ -94,8 +95,24 @@ class Sampler:
         self._meet(trajectory)
         self._show(trajectory, self._ids(text)[: self._settings.max_observation_tokens])
 
-    def _show(self, trajectory: Trajectory, token_ids: list[int]) -> None:
-        trajectory._observe(token_ids[: max(0, trajectory.room)])
+    def reset(self, trajectory: Trajectory, *parts: str | Sequence[int]) -> None:
+        """Replace all that the policy has read and written: from here on it reads `parts`, and what follows them.
+
+        What was sampled stays in the trajectory, which is scored and rewarded as one. A part is a text, in which names of
+        special tokens are those tokens, or token ids, as `prompt.token_ids` are. They count as tokens of the trajectory.
+        Raises RunError where there are none, and BudgetSpent, which nobody has to catch, where they leave no room.
+        """
+        self._meet(trajectory)
+        context = [each for part in parts for each in (self._all_ids(part) if isinstance(part, str) else part)]
+        if not context:
+            raise RunError("a context was replaced by nothing", who=WHO, fix="give a text, or token ids")
+        most = trajectory.prompt.limits.context
+        if len(context) >= (trajectory.room if most is None else min(trajectory.room, most)):
+            raise BudgetSpent("the new context leaves no room", who=WHO, fix="give a shorter one")
+        trajectory._reset(context)
+
+    def _show(self, trajectory: Trajectory, token_ids: list[int], tool: str = "") -> None:
+        trajectory._observe(token_ids[: max(0, trajectory.context_room)], tool)
 
     def _count(self, trajectory: Trajectory, found: Result) -> None:
         trajectory._counts["tool_calls"] += 1
@@ -109,12 +126,21 @@ class Sampler:
         found = self._tokenizer(text[: most * CHARACTERS], add_special_tokens=False, **options)["input_ids"]
         return list(found)[:most]
 
+    def _all_ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def _meet(self, trajectory: Trajectory) -> None:
         if self.trajectory is None:
             self.trajectory = trajectory
         if trajectory is not self.trajectory:
             problem = "two trajectories were given to one sampler"
             raise RunError(problem, who=WHO, fix="make one Trajectory(prompt) in each call of generate")
+
+
+def _name(tool: Callable[..., Any]) -> str:
+    """As its author calls it."""
+    plain = tool.func if isinstance(tool, partial) else tool
+    return str(getattr(plain, "__name__", type(plain).__name__))
 
 
 def turn_place(place: int, index: int, turn: int) -> int:

@@ -14,7 +14,7 @@ from relax_core.spec import AlgorithmConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relax_core.rollout.types import Completion, FinishReason
+    from relax_core.rollout.types import Completion, FinishReason, Reset
 
 WHO = "environment"
 
@@ -32,11 +32,15 @@ class BudgetSpent(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one trajectory may spend: turns, tokens (observations included), and seconds, None being no bound."""
+    """What one trajectory may spend: turns, tokens (observations included), and seconds, None being no bound.
+
+    `context` bounds what the policy reads at once, the prompt included.
+    """
 
     turns: int
     tokens: int
     seconds: float | None = None
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Trajectory:
     _turn_rewards: dict[int, float] = field(default_factory=dict, init=False)
     _turns: list[Turn] = field(default_factory=list, init=False)
     _counts: Counter[str] = field(default_factory=Counter, init=False)
+    _resets: list[Reset] = field(default_factory=list, init=False)
+    _observations: list[tuple[int, str]] = field(default_factory=list, init=False)
     _cut: bool = field(default=False, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
 
@@ -98,9 +104,25 @@ class Trajectory:
         return tuple(self._sampled)
 
     @property
+    def context(self) -> tuple[int, ...]:
+        """What the policy reads before it goes on: the prompt, or what the last reset put there, and what came since."""
+        return self.read_before(len(self._ids))
+
+    @property
+    def resets(self) -> tuple[Reset, ...]:
+        """The places among `token_ids` where the context was replaced, and by what."""
+        return tuple(self._resets)
+
+    @property
     def room(self) -> int:
-        """Tokens that it may still have."""
-        return self.prompt.limits.tokens - len(self._ids)
+        """Tokens that it may still have; what contexts were replaced by counts too."""
+        return self.prompt.limits.tokens - len(self._ids) - sum(len(context) for _, context in self._resets)
+
+    @property
+    def context_room(self) -> int:
+        """Tokens that it may still have before the context is replaced: no more than `room`."""
+        most = self.prompt.limits.context
+        return self.room if most is None else min(self.room, most - len(self.context))
 
     @property
     def may_go_on(self) -> bool:
@@ -116,6 +138,12 @@ class Trajectory:
         """`length` where a budget ended it, else `stop`."""
         last_was_cut = bool(self._turns) and self._turns[-1].finish_reason == "length" and self._sampled[-1]
         return "length" if self._cut or last_was_cut else "stop"
+
+    def read_before(self, place: int) -> tuple[int, ...]:
+        """What the policy reads before the token at `place`."""
+        earlier = [(0, self.prompt.token_ids), *(each for each in self._resets if each[0] <= place)]
+        start, context = earlier[-1]
+        return (*context, *self._ids[start:place])
 
     def turn_reward(self, value: float) -> None:
         """Put a reward on the last token that the policy wrote so far: the token field `turn_reward`.
@@ -145,6 +173,11 @@ class Trajectory:
         return {"turns": len(self._turns), **self._counts}
 
     @property
+    def observations(self) -> list[tuple[int, str]]:
+        """The places among `token_ids` where one begins, with the name of the tool that gave it; "" for none."""
+        return list(self._observations)
+
+    @property
     def turn_rewards(self) -> list[float]:
         """The rewards of turns at their tokens, 0 elsewhere; empty without any."""
         return [self._turn_rewards.get(place, 0.0) for place in range(len(self._ids))] if self._turn_rewards else []
@@ -158,7 +191,12 @@ class Trajectory:
         self._turns.append(turn)
         return turn
 
-    def _observe(self, token_ids: Sequence[int]) -> None:
+    def _reset(self, token_ids: Sequence[int]) -> None:
+        place = len(self._ids)
+        self._resets = [*(each for each in self._resets if each[0] < place), (place, list(token_ids))]
+
+    def _observe(self, token_ids: Sequence[int], tool: str) -> None:
+        self._observations.append((len(self._ids), tool))
         self._ids += token_ids
         self._log_probs += [0.0] * len(token_ids)
         self._versions += [self._versions[-1] if self._versions else -1] * len(token_ids)

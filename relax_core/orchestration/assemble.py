@@ -36,6 +36,8 @@ from relax_core.runtime import Runtime
 from relax_core.startup import topology_of
 from relax_core.topology import Topology
 
+WINDOW = "rollout.environment.max_context_tokens"
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -131,7 +133,10 @@ def read_inputs(resolved: ResolvedRun, binding: Binding, load: Callable[..., Any
     prompts = _prompts(resolved, examples, tokenizer, model, "rollout", config.rollout.max_new_tokens)
     response = sampling(config).max_new_tokens
     asked = _prompts(resolved, held_out, tokenizer, model, "evaluation", response).prompts
-    longest = max(_longest(prompts.prompts) + config.rollout.max_new_tokens, _longest(asked) + response)
+    longest = max(
+        config.rollout.at_once(_longest(prompts.prompts), config.rollout.max_new_tokens),
+        config.rollout.at_once(_longest(asked), response),
+    )
     topology = topology_of(config, binding)
     return Inputs(topology, tokenizer, path, model, prompts, asked, longest, reward, environment)
 
@@ -210,8 +215,14 @@ def _prompts(
     """Those of a section, whose responses have up to `response` tokens, as far as they fit into every context."""
     config = resolved.config
     contexts = [getattr(model.config.get_text_config(), "max_position_embeddings", None), config.rollout.max_model_len]
-    room = min((context - response for context in contexts if context is not None), default=None)
-    return PromptSource(examples, tokenizer, config.data, config.trainer.seed, room, f"{section}.max_new_tokens")
+    context = min((each for each in contexts if each is not None), default=None)
+    room, fix = None if context is None else context - response, f"lower {section}.max_new_tokens"
+    environment = config.rollout.environment
+    if environment.name is not None and (most := environment.max_context_tokens) is not None:
+        if context is not None and most > context:
+            raise LoadError(f"{most} is more than the {context} that the model can read", who=WINDOW, fix="lower it")
+        room, fix = most - 1, f"raise {WINDOW}"
+    return PromptSource(examples, tokenizer, config.data, config.trainer.seed, room, fix)
 
 
 def _longest(prompts: Sequence[Prompt]) -> int:

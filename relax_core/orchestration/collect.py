@@ -65,7 +65,9 @@ def scores_of(responses: Sequence[Response], reward: RewardFunction) -> RewardBa
 
 def tokens_of(sequences: Sequence[Response]) -> Tokens:
     """Their token ids."""
-    return Tokens([each.prompt.token_ids for each in sequences], [each.completion.token_ids for each in sequences])
+    prompts, completions = [each.prompt.token_ids for each in sequences], [each.completion for each in sequences]
+    resets = [each.resets for each in completions]
+    return Tokens(prompts, [each.token_ids for each in completions], resets=resets if any(resets) else ())
 
 
 def pack(

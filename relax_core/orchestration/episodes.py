@@ -50,7 +50,8 @@ class Episodes:
     async def _played(
         self, prompts: Sequence[Prompt], params: SamplingParams, places: Sequence[int]
     ) -> list[list[Completion]]:
-        limits = Limits(self.settings.max_turns, params.max_new_tokens, self.settings.max_seconds)
+        settings = self.settings
+        limits = Limits(settings.max_turns, params.max_new_tokens, settings.max_seconds, settings.max_context_tokens)
         groups = await self.player.play([_seen(each, limits) for each in prompts], params, places)
         return [[completion_of(each) for each in group] for group in groups]
 
@@ -66,6 +67,8 @@ def completion_of(trajectory: Trajectory) -> Completion:
         trajectory.turn_rewards,
         None if trajectory.reward is None else float(trajectory.reward),
         trajectory.counts,
+        list(trajectory.resets),
+        trajectory.observations,
     )
 
 

@@ -29,9 +29,7 @@ def shown(
     mask, advantages = (torch.split(each.cpu(), lengths) for each in values)
     found = []
     for i in sorted(range(len(responses)), key=lambda i: (i % size, i))[:count]:
-        completion = responses[i].completion
-        policy = completion.raw_mask or [True] * len(completion.token_ids)
-        segments = segments_of(completion.token_ids, policy, mask[i].tolist(), advantages[i].tolist(), tokenizer)
+        segments = segments_of(responses[i].completion, mask[i].tolist(), advantages[i].tolist(), tokenizer)
         found.append({**_record(responses[i], i % size), "segments": segments})
     return found
 
@@ -39,7 +37,7 @@ def shown(
 def _record(response: Response, number: int) -> dict[str, Any]:
     return {
         "id": response.sample.id,
-        "trajectory": f"{response.group}-{number}",
+        "trajectory_id": f"{response.group}-{number}",
         "prompt": response.prompt.text,
         "response": response.sample.response,
         "answer": response.sample.answer,
@@ -54,5 +52,10 @@ def _turns(completion: Completion) -> dict[str, Any]:
     """What tells the turns of a response apart, where an environment gave it: 0 in `raw_mask` is its own token."""
     if not completion.raw_mask:
         return {}
-    found = {"token_ids": completion.token_ids, "raw_mask": [int(each) for each in completion.raw_mask]}
-    return found | ({"turn_rewards": completion.turn_rewards} if completion.turn_rewards else {})
+    found = {
+        "token_ids": completion.token_ids,
+        "raw_mask": [int(each) for each in completion.raw_mask],
+        "turn_rewards": completion.turn_rewards,
+        "resets": completion.resets,
+    }
+    return {name: value for name, value in found.items() if value}

@@ -1,12 +1,12 @@
-"""A response as the parts that the policy wrote and those that it was shown, token by token, for whoever reads along."""
+"""A response as what the policy wrote, what it was shown, and what its context was replaced by, for whoever reads along."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 from relax_core.redaction import redacted
+from relax_core.rollout.types import Completion
 
 LONGEST = 4
 """Bytes of a character: no more tokens than that make one."""
@@ -15,34 +15,43 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def segments_of(
-    token_ids: Sequence[int],
-    policy: Sequence[bool],
-    mask: Sequence[bool],
-    advantages: Sequence[float] | None,
-    tokenizer: Any,
+    completion: Completion, mask: Sequence[bool], advantages: Sequence[float] | None, tokenizer: Any
 ) -> list[dict[str, Any]]:
     """The segments of a response, one after another: a list entry a token in each of their lists.
 
-    `policy`: the policy wrote the token; `mask`: the final one. A response in which a secret of the environment stands
-    has none: between its tokens nothing would see the secret.
+    `mask` is the final one. A response in which a secret of the environment stands has none: between its tokens nothing
+    would see the secret.
     """
-    texts = texts_of(token_ids, tokenizer)
-    whole = "".join(texts)
-    if redacted(whole) != whole:
+    texts = texts_of(completion.token_ids, tokenizer)
+    contexts = {place: texts_of(ids, tokenizer) for place, ids in completion.resets}
+    if any(redacted(whole) != whole for whole in map("".join, [texts, *contexts.values()])):
         return []
-    segments = []
-    for written, places in groupby(range(len(texts)), key=lambda place: bool(policy[place])):
-        here = list(places)
-        segments.append(
-            {
-                "kind": "policy" if written else "observation",
-                "tool": None,
-                "tokens": [texts[place] for place in here],
-                "mask": [int(mask[place]) for place in here],
-                "advantages": None if advantages is None else [float(f"{advantages[place]:.6g}") for place in here],
-            }
-        )
+    policy = completion.raw_mask or [True] * len(texts)
+    tools, segments = dict(completion.observations), []
+    for here in _runs(policy, {*contexts, *tools}):
+        if here[0] in contexts:
+            shown = contexts[here[0]]
+            segments.append(_segment("context", None, shown, [0] * len(shown), None))
+        kind, tool = ("policy", None) if policy[here[0]] else ("observation", tools.get(here[0]) or None)
+        values = None if advantages is None else [float(f"{advantages[place]:.6g}") for place in here]
+        segments.append(_segment(kind, tool, [texts[i] for i in here], [int(mask[i]) for i in here], values))
     return segments
+
+
+def _runs(policy: Sequence[bool], beginnings: Set[int]) -> list[list[int]]:
+    """Places that belong together: all of the policy, or all of an observation; at each of `beginnings` another begins."""
+    runs: list[list[int]] = []
+    for place, written in enumerate(policy):
+        if place == 0 or place in beginnings or bool(written) != bool(policy[place - 1]):
+            runs.append([])
+        runs[-1].append(place)
+    return runs
+
+
+def _segment(
+    kind: str, tool: str | None, tokens: list[str], mask: list[int], advantages: list[float] | None
+) -> dict[str, Any]:
+    return {"kind": kind, "tool": tool, "tokens": tokens, "mask": mask, "advantages": advantages}
 
 
 def texts_of(token_ids: Sequence[int], tokenizer: Any) -> list[str]:

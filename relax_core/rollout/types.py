@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from relax_core.errors import RunError
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FinishReason = Literal["stop", "length", "abort"]
+Reset: TypeAlias = tuple[int, list[int]]
+"""A place among a response's tokens, and what the policy reads before what follows there, in place of all before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Completion:
 
     An environment adds tokens that nobody sampled: `raw_mask` is true where the policy did (empty: everywhere), and
     elsewhere the log-prob is 0. `turn_rewards` stand on the last tokens of turns, 0 elsewhere (empty: none are given);
-    `reward` is its own for the whole; `counts` say what happened on the way.
+    `reward` is its own for the whole; `counts` say what happened on the way. `resets` are where the context was replaced,
+    in order, and `observations` the places where one begins, with the tool that gave it, "" for none.
     """
 
     token_ids: list[int]
@@ -57,6 +60,8 @@ class Completion:
     turn_rewards: list[float] = field(default_factory=list)
     reward: float | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    resets: list[Reset] = field(default_factory=list)
+    observations: list[tuple[int, str]] = field(default_factory=list)
 
     def row(self) -> tuple[Any, ...]:
         """Its fields as plain values, in order."""

@@ -97,9 +97,11 @@ def context_fits(run: Run) -> Iterable[Finding]:
     context = model_config(directory).get("max_position_embeddings") if directory else None
     if not _is_vllm(run) or rollout.max_model_len is None:
         return
-    needed = response + (data.max_prompt_tokens or 1)
+    needed = rollout.at_once(data.max_prompt_tokens or 1, response)
     if rollout.max_model_len < needed:
         longest = f"a prompt of {data.max_prompt_tokens or 1} and a response of {response} tokens"
+        if needed == rollout.environment.max_context_tokens:
+            longest, name = f"contexts of {needed}", "rollout.environment.max_context_tokens"
         problem = f"{rollout.max_model_len} tokens do not hold {longest}"
         yield "rollout.max_model_len", problem, f"write {needed} or more, or a smaller {name}"
     if context and rollout.max_model_len > context:

@@ -102,7 +102,8 @@ def sequence_parallel(run: Run) -> Iterable[Finding]:
 
 @rule("RLX155", "A response fits into the model's context")
 def context_is_long_enough(run: Run) -> Iterable[Finding]:
-    longest = run.topology.run.rollout.max_new_tokens
+    rollout = run.topology.run.rollout
+    longest = rollout.at_once(1, rollout.max_new_tokens) - 1
     for setting, shape in _shapes(run):
         if (context := shape.get("max_position_embeddings", longest + 1)) <= longest:
             problem = f"{longest} tokens and a prompt do not fit into the {context} of {setting}"

@@ -14,7 +14,7 @@ FOCUSED = "document.activeElement.textContent"
 TOLD = "main ~ output"
 RUDE = "</pre></script><script>window.hacked = 1</script><img src=http://localhost/x onerror='window.hacked = 2'>"
 HOSTILE = TWO_TURNS | {
-    **dict.fromkeys(("id", "trajectory", "prompt", "response", "answer", "finish_reason"), RUDE),
+    **dict.fromkeys(("id", "trajectory_id", "prompt", "response", "answer", "finish_reason"), RUDE),
     "segments": [
         TWO_TURNS["segments"][0] | {"tokens": [RUDE, '"', "'"]},
         TWO_TURNS["segments"][1] | {"tool": RUDE, "tokens": [RUDE, "\x00"]},
@@ -134,7 +134,7 @@ def test_the_pointer_tells_it_too(opened):
 @pytest.mark.parametrize("width", [320, 1280])
 def test_nothing_is_wider_than_the_screen(opened, width):
     long = "x" * 3000
-    wide = TWO_TURNS | dict.fromkeys(("id", "trajectory", "prompt", "answer", "finish_reason"), long)
+    wide = TWO_TURNS | dict.fromkeys(("id", "trajectory_id", "prompt", "answer", "finish_reason"), long)
     wide["segments"] = [TWO_TURNS["segments"][1] | {"tool": long, "tokens": [long, " "]}]
     wide["segments"].append(TWO_TURNS["segments"][0] | {"tokens": [long, "\t" * 99, "y"]})
     page = opened(wide, TWO_TURNS, OLD | {"step": 2, "response": long}, viewport={"width": width, "height": 600})

@@ -71,6 +71,14 @@ def test_an_old_run_is_shown_as_text_and_says_so(shown):
     ]
 
 
+def test_a_new_context_and_an_observation_of_no_tool_say_what_they_are(shown):
+    context = {"kind": "context", "tool": None, "tokens": ["6*7", "?"], "mask": [0, 0], "advantages": None}
+    told = {"kind": "observation", "tool": None, "tokens": ["go on"], "mask": [0], "advantages": [0.0]}
+    last = {"kind": "policy", "tool": None, "tokens": ["42"], "mask": [1], "advantages": [0.5]}
+    result = shown("--number", 1, records=[TWO_TURNS | {"segments": [told, context, last]}])
+    assert result.out.splitlines()[5:] == ["observation", "go on", "new context", "6*7?", "turn 1", "⟨+0.50⟩42"]
+
+
 def test_segments_without_advantages_say_so(shown):
     bare = TWO_TURNS | {"segments": [TWO_TURNS["segments"][0] | {"advantages": None}]}
     assert shown(records=[bare]).out.splitlines()[-1] == "(advantages were not recorded) calc: 6*7"
@@ -170,8 +178,8 @@ def test_a_run_records_what_it_trained_on(relax, run_file, tmp_path):
     result = relax("train", run_file(RUN), "--samples-per-step", 8, "--output.dir", "run")
     assert result.code == 0, result.err
     records = [json.loads(each) for each in (tmp_path / "run" / "samples.jsonl").read_text().split("\n") if each]
-    by_group = sorted(records, key=lambda each: (each["step"], each["trajectory"]))
-    for _, group in groupby(by_group, key=lambda each: (each["step"], each["trajectory"].split("-")[0])):
+    by_group = sorted(records, key=lambda each: (each["step"], each["trajectory_id"]))
+    for _, group in groupby(by_group, key=lambda each: (each["step"], each["trajectory_id"].split("-")[0])):
         members = list(group)
         rewards = [each["reward"] for each in members]
         mean = sum(rewards) / 4

@@ -8,7 +8,7 @@ from pathlib import Path
 TWO_TURNS = {
     "step": 2,
     "id": "row 1",
-    "trajectory": "0-0",
+    "trajectory_id": "0-0",
     "prompt": "How much is 6 times 7?",
     "response": "calc: 6*7 = 42 is é",
     "answer": "42",
@@ -42,11 +42,11 @@ TWO_TURNS = {
 """A tool between two turns: advantages of both signs, a masked token, and a character of two tokens."""
 OTHER = TWO_TURNS | {
     "id": "row 2",
-    "trajectory": "1-0",
+    "trajectory_id": "1-0",
     "reward": 0.0,
     "segments": [{"kind": "policy", "tool": None, "tokens": ["no"], "mask": [1], "advantages": [0.0]}],
 }
-OLD = {name: value for name, value in TWO_TURNS.items() if name not in ("segments", "trajectory")} | {"step": 1}
+OLD = {name: value for name, value in TWO_TURNS.items() if name not in ("segments", "trajectory_id")} | {"step": 1}
 """As runs recorded them before there were segments."""
 
 

@@ -28,6 +28,20 @@ HERE = [
 TRAINING = [each for each in HERE if each.id != "vllm"]
 
 
+FORGETFUL = """
+from relax_core import Trajectory
+
+
+async def generate(prompt, sampler):
+    trajectory = Trajectory(prompt, 0.0)
+    for left in range(3, 0, -1):
+        turn = await sampler.sample(trajectory, max_tokens=5)
+        await sampler.call(trajectory, len, turn.text, after=";")
+        sampler.reset(trajectory, f"{left}+", turn.token_ids[:2], ":")
+    return trajectory
+"""
+
+
 @pytest.fixture
 def play(tmp_path):
     """Play one round of the calculator, and give what `look` makes of the run, the responses and their rollout."""
@@ -55,6 +69,23 @@ def test_every_token_is_scored_as_it_was_sampled(play, flags):
         return float((scored - rollout.rollout_log_probs.cpu()).abs()[rollout.raw_mask.cpu()].max())
 
     assert play(flags, gap) < 1e-4
+
+
+@pytest.mark.parametrize("flags", HERE)
+def test_what_was_read_in_place_of_a_context_is_read_again(play, tmp_path, flags):
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+
+    def gap(job, kept, rollout):
+        assert all(len(each.completion.resets) == 3 for each in kept)
+        assert rollout.size == len(kept) == 32, "each is one sequence"
+        scored = job.parts.engine.score(tokens_of(kept), "actor").cpu()
+        return float((scored - rollout.rollout_log_probs.cpu()).abs()[rollout.raw_mask.cpu()].max())
+
+    settings = {
+        "rollout.environment.name": str(tmp_path / "forgetful.py"),
+        "rollout.environment.max_context_tokens": 12,
+    }
+    assert play({**flags, **settings, "rollout.max_new_tokens": 60}, gap) < 1e-4
 
 
 @pytest.mark.parametrize("flags", TRAINING)

@@ -39,6 +39,94 @@ def test_a_trajectory_holds_every_token_with_its_mask_version_and_reward():
     assert (found.finish_reason, found.reward, found.counts) == ("length", None, {"turns": 2})
 
 
+async def forgetful(prompt, sampler):
+    """Reads its first turn and a note in place of all else."""
+    trajectory = Trajectory(prompt)
+    turn = await sampler.sample(trajectory)
+    await sampler.call(trajectory, str.upper, "x")
+    sampler.reset(trajectory, "forgotten at once")
+    sampler.reset(trajectory, turn.token_ids, "!")
+    sampler.observe(trajectory, "-")
+    await sampler.sample(trajectory)
+    return trajectory
+
+
+class Listening(ScriptedEngine):
+    """Keeps what it was asked after."""
+
+    def generate(self, prompts, params, places=None):
+        self.heard = [*getattr(self, "heard", []), *(bytes(each).decode() for each in prompts)]
+        return super().generate(prompts, params, places)
+
+
+def test_after_a_reset_the_policy_reads_what_it_was_given_and_the_trajectory_keeps_all():
+    engine = Listening(["abc", "de"])
+    (found,) = play(forgetful, engine=engine)
+    assert engine.heard == ["ask:", "abc!-"]
+    assert text_of(found) == "abcX-de"
+    assert found.resets == ((4, [*b"abc!"]),)
+    assert found.observations == [(3, "upper"), (4, "")]
+    assert bytes(found.context).decode() == "abc!-de"
+    assert found.room == 200 - 7 - 4, "what it was given is paid for"
+    assert [bytes(found.read_before(place)).decode() for place in (0, 3, 4, 6)] == ["ask:", "ask:abc", "abc!", "abc!-d"]
+
+
+async def full(prompt, sampler):
+    """Goes on until it may read no more, and then from a note on."""
+    trajectory = Trajectory(prompt)
+    while trajectory.may_go_on:
+        await sampler.sample(trajectory)
+        sampler.observe(trajectory, "...............")
+        if trajectory.context_room == 0:
+            sampler.reset(trajectory, "note")
+    return trajectory
+
+
+def test_what_is_read_at_once_is_bounded_and_a_reset_makes_room():
+    engine = Listening(["abcdefghijkl"])
+    (found,) = play(full, engine=engine, limits=Limits(3, 200, context=12))
+    assert text_of(found) == "abcdefgh" * 3, "twelve tokens, of which four are read first"
+    assert engine.heard == ["ask:", "note", "note"]
+
+
+async def never_resets(prompt, sampler):
+    trajectory = Trajectory(prompt)
+    while trajectory.may_go_on:
+        await sampler.sample(trajectory)
+    return trajectory
+
+
+async def resets_for_ever(prompt, sampler):
+    trajectory = Trajectory(prompt)
+    while True:
+        await sampler.sample(trajectory, max_tokens=1)
+        sampler.reset(trajectory, "a note")
+
+
+@pytest.mark.parametrize(
+    ("generate", "limits", "length"),
+    [
+        (never_resets, Limits(9, 200, context=12), 8),
+        (resets_for_ever, Limits(99, 22), 4),
+        (resets_for_ever, Limits(99, 200, context=6), 1),
+    ],
+)
+def test_one_that_may_read_no_more_is_cut_there(generate, limits, length):
+    (found,) = play(generate, ["x" * 50], limits=limits)
+    assert (len(found.token_ids), found.finish_reason) == (length, "length")
+
+
+async def to_nothing(prompt, sampler):
+    trajectory = Trajectory(prompt)
+    await sampler.sample(trajectory)
+    sampler.reset(trajectory, "", ())
+
+
+def test_a_context_is_not_replaced_by_nothing():
+    with pytest.raises(RunError, match=r"a context was replaced by nothing. Fix: give a text, or token ids"):
+        play(to_nothing, ["abc"])
+
+
 async def endless(prompt, sampler):
     trajectory = Trajectory(prompt)
     while True:

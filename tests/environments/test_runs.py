@@ -28,6 +28,8 @@ from relax_core import EnvironmentConfig, Trajectory
 class Config(EnvironmentConfig):
     reward: float | None = None
     """The reward of every trajectory."""
+    forget: bool = False
+    """After its second turn it reads the prompt and that turn alone."""
 
 
 async def generate(prompt, sampler, config):
@@ -36,11 +38,16 @@ async def generate(prompt, sampler, config):
         turn = await sampler.sample(trajectory)
         if len(trajectory.turns) == 2:
             await sampler.call(trajectory, int, "x")
+            if config.forget:
+                sampler.reset(trajectory, prompt.token_ids, turn.token_ids)
         else:
             await sampler.call(trajectory, str.upper, "ok;")
         trajectory.turn_reward(len(turn.token_ids))
     return trajectory
 '''
+
+
+ROOM = ("--rollout-max-response-len", 60)
 
 
 @pytest.fixture
@@ -79,10 +86,28 @@ def test_the_evaluation_plays_it_too(train):
     assert all(each["rollout/reward_mean"] == 0.75 for each in metrics[1:])
 
 
-def test_a_resumed_run_gives_the_numbers_of_a_whole_one(train, tmp_path):
-    whole, _ = train("whole")
-    train("parts", "--num-rollout", 2)
-    resumed, _ = train("parts", "--resume", tmp_path / "parts")
+def test_a_trajectory_whose_context_was_replaced_is_one_response(train):
+    metrics, samples = train("run", "--rollout.environment.args", "{forget: true, reward: 0.5}", *ROOM)
+    for each in metrics[1:]:
+        assert (each["rollout/turns_mean"], each["rollout/reward_mean"]) == (3.0, 0.5)
+        assert each["train/is_logprob_abs_diff"] < 1e-5, "the trainer reads what the sampler read"
+    assert len({(each["step"], each["trajectory_id"]) for each in samples}) == len(samples) == 3 * 8
+    for each in samples:
+        [[place, context]] = each["resets"]
+        turns = "".join("+" if live else "." for live in each["raw_mask"]).split(".")
+        assert context[-len(turns[3]) :] == each["token_ids"][place - 7 - len(turns[3]) : place - 7]
+        assert [part["kind"] for part in each["segments"]] == [
+            *("policy", "observation", "policy", "observation", "context", "policy", "observation"),
+        ]
+        assert [part["tool"] for part in each["segments"] if part["kind"] == "observation"] == ["upper", "int", "upper"]
+
+
+@pytest.mark.parametrize("args", ["{}", "{forget: true}"])
+def test_a_resumed_run_gives_the_numbers_of_a_whole_one(train, tmp_path, args):
+    flags = ("--rollout.environment.args", args, *ROOM)
+    whole, _ = train("whole", *flags)
+    train("parts", "--num-rollout", 2, *flags)
+    resumed, _ = train("parts", "--resume", tmp_path / "parts", *flags)
     for ours, theirs in zip(resumed, whole, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
@@ -144,3 +169,15 @@ def test_an_installed_environment_is_found_by_its_name(checked, relax, tmp_path,
         "error: RLX130 rollout.environment.name: no environment is called 'echos'. Fix: did you mean 'echoes'?"
     )
     assert relax("plugins", "validate", "echoes").out == "echoes: 5 checks, 0 errors, 0 warnings\n"
+
+
+def test_a_window_that_the_model_or_a_prompt_does_not_fit_into_is_refused(relax, run_file):
+    path = run_file(RUN)
+    path.with_name("echo.py").write_text(ECHO)
+    window = "--rollout.environment.max-context-tokens"
+    assert relax("train", path, window, 600).err.endswith(
+        "error: rollout.environment.max_context_tokens: 600 is more than the 512 that the model can read. Fix: lower it\n"
+    )
+    (last,) = relax("train", path, window, 4).err.splitlines()[-1:]
+    assert "tokens, more than the limit of 3 (" in last
+    assert "Fix: raise data.max_prompt_tokens, raise rollout.environment.max_context_tokens, or take it out of" in last

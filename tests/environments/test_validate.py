@@ -54,6 +54,27 @@ GUESSES = """
         await sampler.sample(trajectory)
         return trajectory
 """
+FORGETS = """
+    from relax_core import Trajectory
+
+    async def generate(prompt, sampler):
+        trajectory = Trajectory(prompt)
+        while trajectory.may_go_on:
+            turn = await sampler.sample(trajectory)
+            sampler.reset(trajectory, prompt.token_ids, " ", turn.token_ids[-3:])
+        return trajectory
+"""
+READS_ELSE = """
+    from relax_core import Trajectory
+
+    async def generate(prompt, sampler):
+        trajectory = Trajectory(prompt)
+        await sampler.sample(trajectory)
+        sampler.reset(trajectory, "note")
+        await sampler.sample(trajectory)
+        trajectory._resets[-1] = (trajectory._resets[-1][0], [66])
+        return trajectory
+"""
 OVERDRAWS = """
     from relax_core import Trajectory
 
@@ -62,7 +83,7 @@ OVERDRAWS = """
         while trajectory.may_go_on:
             await sampler.sample(trajectory, max_tokens=2)
         if prompt.limits.tokens < 50:
-            trajectory._observe([65] * 30)
+            trajectory._observe([65] * 30, "")
         return trajectory
 """
 
@@ -93,9 +114,20 @@ def test_what_the_page_shows_is_right(findings):
     assert findings(environment_of_the_docs()) == []
 
 
+def test_one_that_replaces_the_context_is_right(findings):
+    assert findings(FORGETS) == []
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
-    [(RAISES, "RLX911"), (FORGES, "RLX912"), (OVERDRAWS, "RLX913"), (GOES_ON, "RLX914"), (GUESSES, "RLX915")],
+    [
+        (RAISES, "RLX911"),
+        (FORGES, "RLX912"),
+        (READS_ELSE, "RLX912"),
+        (OVERDRAWS, "RLX913"),
+        (GOES_ON, "RLX914"),
+        (GUESSES, "RLX915"),
+    ],
 )
 def test_a_mistake_is_found_by_its_own_check(findings, source, found):
     assert found in findings(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -95,6 +96,22 @@ def test_gradients_are_those_of_the_embedded_engine(layout, model):
     theirs.update(TOKENS, batch, bound, 0)
     wanted = {name: parameter.grad for name, parameter in theirs.model.named_parameters()}
     torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=2e-6)
+
+
+def test_a_sequence_in_pieces_is_one_as_in_the_embedded_engine(layout, model):
+    """Scores, gradient and metrics where the contexts of some sequences were replaced; the mean counts each once."""
+    name, ranks = layout
+    run = run_of(model, name, "gspo", "seq-mean-token-mean")
+    resets = [[(2, [13, 14])], [], [(0, [15]), (1, [16, 17, 18])], [], [(3, [19] * 5), (4, [35])], [], [], []]
+    tokens, bound = replace(TOKENS, resets=resets), runtime_of(run)
+    mine, theirs = megatron(run, ranks), embedded(run)
+    scores = theirs.score(tokens, "actor")
+    assert (scores - theirs.score(TOKENS, "actor")).abs().max() > 0.1, "what is read matters"
+    torch.testing.assert_close(mine.score(tokens, "actor"), scores, rtol=1e-5, atol=5e-6)
+    batch = prepared(bound, scores + torch.linspace(-0.3, 0.3, len(scores)))
+    actual, wanted = (engine.update(tokens, batch, bound, 0) for engine in (mine, theirs))
+    assert actual.grad_norm == pytest.approx(wanted.grad_norm, rel=1e-5)
+    assert actual.metrics.reduce(Solo()) == pytest.approx(wanted.metrics.reduce(Solo()), rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ FOUR = [response(7, "ab"), response(7, "c"), response(8, "d12e", raw_mask=[True,
 def test_the_first_of_each_group_comes_first_with_its_own_tokens():
     rollout = prepared(FOUR, raw=[1, 1, 1, 1, 0, 0, 1, 1], final=[1, 0, 1, 1, 0, 0, 1, 1])
     found = shown(FOUR, rollout, config(), BYTES)
-    assert [each["trajectory"] for each in found] == ["7-0", "8-0", "7-1"]
+    assert [each["trajectory_id"] for each in found] == ["7-0", "8-0", "7-1"]
     assert [each["reward"] for each in found] == [7.0, 8.0, 7.0]
     assert found[0]["segments"] == [
         {"kind": "policy", "tool": None, "tokens": ["a", "b"], "mask": [1, 0], "advantages": [1.0, 2.0]}

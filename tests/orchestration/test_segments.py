@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from examples.tiny_model import byte_tokenizer
 from relax_core.orchestration.segments import segments_of, texts_of
+from relax_core.rollout.types import Completion
 
 BYTES = byte_tokenizer()
 CHARACTERS = BYTES.encode("中é👧a <eos>")
@@ -48,9 +49,14 @@ def test_a_space_that_a_token_has_only_behind_another_one_is_kept():
     assert texts_of([1, 2, 3, 1], wrapped) == ["the", " cat", "s", " the"]
 
 
+def completion(text, **fields):
+    token_ids = BYTES.encode(text)
+    return Completion(token_ids, [-1.0] * len(token_ids), "stop", [0] * len(token_ids), **fields)
+
+
 def test_what_the_policy_did_not_write_is_a_segment_of_its_own():
     policy, mask = [True, True, False, False, True], [True, False, False, False, True]
-    found = segments_of(BYTES.encode("ab12c"), policy, mask, [1 / 3, 0.5, 0.0, 0.0, -2.0], BYTES)
+    found = segments_of(completion("ab12c", raw_mask=policy), mask, [1 / 3, 0.5, 0.0, 0.0, -2.0], BYTES)
     assert found == [
         {"kind": "policy", "tool": None, "tokens": ["a", "b"], "mask": [1, 0], "advantages": [0.333333, 0.5]},
         {"kind": "observation", "tool": None, "tokens": ["1", "2"], "mask": [0, 0], "advantages": [0.0, 0.0]},
@@ -59,13 +65,26 @@ def test_what_the_policy_did_not_write_is_a_segment_of_its_own():
 
 
 def test_a_response_of_one_turn_is_one_segment_and_an_empty_one_has_none():
-    (found,) = segments_of(BYTES.encode("ab"), [True] * 2, [True] * 2, None, BYTES)
+    (found,) = segments_of(completion("ab"), [True] * 2, None, BYTES)
     assert (found["tokens"], found["advantages"]) == (["a", "b"], None)
-    assert segments_of([], [], [], [], BYTES) == []
+    assert segments_of(completion(""), [], [], BYTES) == []
+
+
+def test_each_observation_names_its_tool_and_a_new_context_stands_where_it_was_read_from():
+    seen = {"observations": [(1, "add"), (2, ""), (4, "find")], "resets": [(3, BYTES.encode("é?")), (5, [65])]}
+    found = segments_of(completion("a12b3", raw_mask=[True, False, False, True, False], **seen), [1] * 5, None, BYTES)
+    assert [(each["kind"], each["tool"], each["tokens"], each["mask"]) for each in found] == [
+        ("policy", None, ["a"], [1]),
+        ("observation", "add", ["1"], [1]),
+        ("observation", None, ["2"], [1]),
+        ("context", None, ["é", "", "?"], [0, 0, 0]),
+        ("policy", None, ["b"], [1]),
+        ("observation", "find", ["3"], [1]),
+    ]
 
 
 def test_a_secret_is_not_hidden_between_tokens(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
-    token_ids = BYTES.encode("so hf_0123456789")
-    marks = [True] * len(token_ids)
-    assert segments_of(token_ids, marks, marks, None, BYTES) == []
+    text = "so hf_0123456789"
+    assert segments_of(completion(text), [True] * len(text), None, BYTES) == []
+    assert segments_of(completion("so", resets=[(1, BYTES.encode(text))]), [True] * 2, None, BYTES) == []

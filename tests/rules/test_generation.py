@@ -15,6 +15,7 @@ from tests.conftest import EXAMPLES
 from tests.test_plan import topology
 
 VLLM = ("--rollout.engine", "vllm")
+CALCULATOR = EXAMPLES / "environments" / "calculator.py"
 RUN = f"""
 model: {{path: model}}
 data: {{source: "{EXAMPLES}/tiny_task.py:examples", reward: "{EXAMPLES}/tiny_task.py:reward"}}
@@ -54,6 +55,9 @@ def findings(relax, run_file, tmp_path):
          "a response of 128 tokens. write 129 or more, or a smaller rollout.max_new_tokens"),
         ((*VLLM, "--max-model-len", 200, "--max-prompt-tokens", 100), "RLX124", "error: rollout.max_model_len: 200 tokens "
          "do not hold a prompt of 100 and a response of 128 tokens. write 228 or more, or a smaller rollout.max_new_tokens"),
+        ((*VLLM, "--max-model-len", 40, "--environment", CALCULATOR, "--rollout.environment.max-context-tokens", 48), "RLX124",
+         "error: rollout.max_model_len: 40 tokens do not hold contexts of 48. "
+         "write 48 or more, or a smaller rollout.environment.max_context_tokens"),
         ((*VLLM, "--max-model-len", 600), "RLX124",
          "error: rollout.max_model_len: 600 is more than the model's context of 512 tokens. write 512 or less"),
         ((*VLLM, "--temperature", 0.001), "RLX126", "error: rollout.temperature: vLLM does not sample at 0.001, and its "

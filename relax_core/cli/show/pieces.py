@@ -70,11 +70,12 @@ def _counting(transcript: Transcript) -> Iterator[float]:
 
 
 def titles(transcript: Transcript) -> list[str]:
-    """Of each segment: `turn 1`, or `tool calculator`. A turn is what the policy writes in one go."""
+    """Of each segment: `turn 1`, `tool calculate`, `observation` or `new context`. A turn is what is written in one go."""
     turns, found = 0, []
     for segment in transcript.segments:
         turns += segment.kind == "policy"
-        found.append(f"turn {turns}" if segment.kind == "policy" else f"tool {segment.tool or 'output'}")
+        shown = f"tool {segment.tool}" if segment.tool else "observation"
+        found.append({"policy": f"turn {turns}", "observation": shown, "context": "new context"}[segment.kind])
     return found
 
 

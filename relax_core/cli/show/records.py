@@ -7,16 +7,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, model_validator
 
 from relax_core.errors import UsageError, nearest
 from relax_core.orchestration.record import METRICS, SAMPLES, records_of
 
 
 class Segment(BaseModel):
-    """What the policy wrote or a tool answered: an entry a token in each list; `mask` is the final one."""
+    """What the policy wrote, what it was shown, or what it read from there on in place of all before.
 
-    kind: Literal["policy", "observation"]
+    An entry a token in each list; `mask` is the final one.
+    """
+
+    kind: Literal["policy", "observation", "context"]
     tool: str | None = None
     tokens: list[str]
     mask: list[int]
@@ -35,7 +38,7 @@ class Transcript(BaseModel):
 
     step: int
     id: str
-    trajectory: str = ""
+    trajectory: str = Field("", validation_alias=AliasChoices("trajectory_id", "trajectory"))
     prompt: str
     response: str
     answer: Any = None

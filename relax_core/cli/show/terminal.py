@@ -55,7 +55,7 @@ def _block(title: str, text: Text) -> Text:
 
 
 def _segment(segment: Segment, largest: float) -> Text:
-    if segment.kind == "observation":
+    if segment.kind != "policy":
         return Text("".join(each.text for each in pieces_of(segment)), FAINT)
     shown = Text(f"({NOT_RECORDED}) ", FAINT) if segment.advantages is None else Text()
     for mark, run in groupby(pieces_of(segment), key=lambda piece: piece.mark):

@@ -1,17 +1,19 @@
 """How the sequences of a micro-batch are packed into one row, and which tokens of it a context-parallel rank holds.
 
-Each sequence is padded to a multiple of `2·CP·TP` (of TP without context parallelism) and cut into 2·CP chunks, of which
-rank r holds chunks r and 2·CP−1−r: the zigzag that gives every rank the same amount of causal attention.
+One whose context was replaced stands there in pieces, as if each were a sequence. Each is padded to a multiple of
+`2·CP·TP` (of TP without context parallelism) and cut into 2·CP chunks, of which rank r holds chunks r and 2·CP−1−r: the
+zigzag that gives every rank the same amount of causal attention.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from relax_core.engines.types import Tokens
+from relax_core.engines.types import Piece, Tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,22 +55,23 @@ def pack(tokens: Tokens, multiple: int, size: int = 1, rank: int = 0) -> Packed:
 
     Without a sequence there is one of padding alone, so that the rank still takes part in every collective.
     """
-    rows = [prompt + response for prompt, response in zip(tokens.prompts, tokens.responses, strict=True)] or [[0]]
+    pieces = [piece for index in range(len(tokens.prompts)) for piece in tokens.pieces(index)]
+    rows = [context + part for context, part in pieces] or [[0]]
     lengths = torch.tensor([-(-len(row) // multiple) * multiple for row in rows])
     boundaries = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     ids = torch.cat([torch.tensor(row + [0] * (int(n) - len(row))) for row, n in zip(rows, lengths, strict=True)])
     sequences, places = held(boundaries, size, rank)
     mine = boundaries[sequences] + places
-    return Packed(ids[mine], boundaries.int(), int(lengths.max()), *_responses(tokens, boundaries, mine))
+    return Packed(ids[mine], boundaries.int(), int(lengths.max()), *_responses(pieces, boundaries, mine))
 
 
-def _responses(tokens: Tokens, boundaries: Tensor, mine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _responses(pieces: Sequence[Piece], boundaries: Tensor, mine: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Predictors, places and labels: what of the response tokens is predicted from a token that is held here."""
-    counts = torch.tensor([len(response) for response in tokens.responses], dtype=torch.long)
-    firsts = boundaries[: len(counts)] + torch.tensor([len(p) - 1 for p in tokens.prompts], dtype=torch.long)
+    counts = torch.tensor([len(part) for _, part in pieces], dtype=torch.long)
+    firsts = boundaries[: len(counts)] + torch.tensor([len(context) - 1 for context, _ in pieces], dtype=torch.long)
     within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     predictors = firsts.repeat_interleave(counts) + within
     here = torch.full((int(boundaries[-1]),), -1).index_copy(0, mine, torch.arange(len(mine)))[predictors]
     places = (here >= 0).nonzero().flatten()
-    labels = torch.tensor([token for response in tokens.responses for token in response], dtype=torch.long)
+    labels = torch.tensor([token for _, part in pieces for token in part], dtype=torch.long)
     return here[places], places, labels[places]

@@ -66,11 +66,11 @@ class Worker:
 
     # -- passes without a graph: this rank's values and their places in the batch --------------------------------------
 
-    def score(self, tokens: list[list[list[int]]], policy: str) -> dict[str, Any] | None:
+    def score(self, tokens: list[Any], policy: str) -> dict[str, Any] | None:
         """Log-probs of response tokens."""
         return self._pass(policy, tokens, lambda model, states, packed: (self._log_probs(model, states, packed),))
 
-    def candidates(self, tokens: list[list[list[int]]], count: int) -> dict[str, Any] | None:
+    def candidates(self, tokens: list[Any], count: int) -> dict[str, Any] | None:
         """The teacher's log-probs of response tokens, the ids that it finds likeliest there, and theirs."""
 
         def read(model: Readable, states: Tensor, packed: Packed) -> Sequence[Tensor]:
@@ -78,11 +78,11 @@ class Worker:
 
         return self._pass("teacher", tokens, read)
 
-    def values(self, tokens: list[list[list[int]]]) -> dict[str, Any] | None:
+    def values(self, tokens: list[Any]) -> dict[str, Any] | None:
         """The critic's values."""
         return self._pass("critic", tokens, lambda model, states, _: (_values(model, states),))
 
-    def _pass(self, role: str, tokens: list[list[list[int]]], read: Read) -> dict[str, Any] | None:
+    def _pass(self, role: str, tokens: list[Any], read: Read) -> dict[str, Any] | None:
         share = self._share(tokens)
         with self.models.reading(role) as model:
 
@@ -101,7 +101,7 @@ class Worker:
     # -- updates -----------------------------------------------------------------------------------------------------
 
     def update(
-        self, tokens: list[list[list[int]]], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
+        self, tokens: list[Any], rollout: dict[str, Any], step: int, states: dict[str, Any], role: str
     ) -> dict[str, Any] | None:
         """One optimizer update on this rank's share of a mini-batch; `states` are the plugins' own.
 
@@ -202,8 +202,8 @@ class Worker:
         """Meet the others a last time: a rank that ends early takes gloo's connections down under them."""
         dist.barrier()
 
-    def _share(self, tokens: list[list[list[int]]]) -> Share:
-        return Share(Tokens(tokens[0], tokens[1]), self.config, self.device)
+    def _share(self, tokens: list[Any]) -> Share:
+        return Share(Tokens(tokens[0], tokens[1], resets=tokens[2]), self.config, self.device)
 
     def _log_probs(self, model: Readable, states: Tensor, packed: Packed) -> Tensor:
         return self.models.head(model.trunk).log_probs(states, packed.labels)[0]
