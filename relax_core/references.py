@@ -22,6 +22,7 @@ EXTRAS = {
     "megatron": "megatron",
     "ray": "ray",
     "reasoning_gym": "tasks",
+    "verifiers": "verifiers",
     "vllm": "vllm",
 }
 FORMS = "`path/to/file.py:function` or `package.module:function`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from relax_core.rollout.types import Completion, SamplingParams
 
@@ -17,10 +18,15 @@ class Bytes:
     """A tokenizer of UTF-8 bytes, with one special token."""
 
     eos_token_id = EOS
+    all_special_ids = (EOS,)
 
     def __call__(self, text: str, **_: bool) -> Mapping[str, list[int]]:
         """Its bytes; no name of a special token is known."""
         return {"input_ids": list(text.encode())}
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
+        """`role: content`, a line each, and `assistant: ` at the end."""
+        return "".join(f"{each['role']}: {each['content']}\n" for each in messages) + "assistant: "
 
     def decode(self, token_ids: Sequence[int], **_: bool) -> str:
         """The text, without the special token."""

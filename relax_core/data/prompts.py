@@ -94,13 +94,17 @@ def uses_template(example: Example, tokenizer: PreTrainedTokenizerBase, data: Da
 
 
 def render(example: Example, tokenizer: PreTrainedTokenizerBase, system_prompt: str | None) -> str:
-    """The example through the chat template. A system message of its own stands before `system_prompt`."""
+    """The example through the chat template, with the tools that its row has under `tools`.
+
+    A system message of its own stands before `system_prompt`.
+    """
     prompt = example.prompt
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     if system_prompt and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system_prompt})
     try:
-        return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        tools = example.metadata.get("tools") or None
+        return str(tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False))
     except Exception as error:
         what = f"the chat template refuses its messages: {error}"
         fix = "correct the messages or data.system_prompt"

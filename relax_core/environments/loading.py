@@ -36,12 +36,14 @@ class Environment:
         return {} if self.config is None else {"config": self.config.model_validate(dict(args))}
 
     def problems(self, args: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-        """What is wrong with the settings `args`: which one, why, and the fix."""
+        """What is wrong with the settings `args`: which one, why, and the fix; a Config may raise LoadError for its own."""
         known = [] if self.config is None else list(self.config.model_fields)
         for name in args if self.config is None else ():
             yield name, f"'{self.name}' takes no settings", "leave it out"
         try:
             self.arguments(args)
+        except LoadError as error:
+            yield error.who, error.what, error.fix
         except ValidationError as error:
             for each in error.errors():
                 path = ".".join(map(str, each["loc"]))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from relax_core.environments.chat import Message, behind_a_turn, written
 from relax_core.environments.tools import Result, call
 from relax_core.environments.trajectory import WHO, BudgetSpent, Trajectory, Turn
 from relax_core.errors import RunError
@@ -56,6 +57,7 @@ class Sampler:
         """
         self._meet(trajectory)
         if not trajectory.may_go_on or trajectory.context_room <= 0:
+            trajectory._cut = True
             await asyncio.sleep(0)  # one that catches this and asks again can still be cancelled
             raise BudgetSpent("the trajectory may not go on", who=WHO, fix="ask `trajectory.may_go_on` first")
         bounds = (max_tokens, self._settings.max_turn_tokens, trajectory.context_room)
@@ -78,10 +80,8 @@ class Sampler:
         A tool that raises, or gives nothing within `tool_timeout`, is a text that says so, after `error_prefix`.
         No special token comes out of a tool: the name of one in its result is plain text; in `before` and `after` not.
         """
-        self._meet(trajectory)
-        found = await call(tool, arguments, self._settings.tool_timeout)
+        found = await self._called(trajectory, tool, *arguments)
         text = f"{self._settings.error_prefix}{found.text}" if found.problem else found.text
-        self._count(trajectory, found)
         parts = [self._ids(before), self._ids(text, plain=True), self._ids(after)]
         room = self._settings.max_observation_tokens - len(parts[0]) - len(parts[2])
         if len(parts[1]) > max(0, room):
@@ -89,6 +89,39 @@ class Sampler:
             parts[1] = parts[1][: max(0, room)]
         self._show(trajectory, [each for part in parts for each in part], _name(tool))
         return text
+
+    async def run(self, trajectory: Trajectory, tool: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call a tool as `call` does, and count it, but show nothing: gives its result as it is.
+
+        Raises what it raises, an error that says so for one that was cancelled, and TimeoutError after `tool_timeout`.
+        """
+        found = await self._called(trajectory, partial(tool, **named), *arguments)
+        if found.problem == "timeout":
+            raise TimeoutError(found.text)
+        if found.error is not None:
+            raise found.error if isinstance(found.error, Exception) else RuntimeError(found.text)
+        return found.value
+
+    def tell(self, trajectory: Trajectory, messages: Sequence[Message]) -> None:
+        """Show the policy chat messages, as its chat template writes them between its turn and the next one.
+
+        A message has `role` and `content`, and may have `name`, that of the tool that it comes from. A content is cut as a
+        tool's result is, and plain text. Raises RunError where the tokenizer has no template, or one that refuses them.
+        """
+        self._meet(trajectory)
+        most, ids = self._settings.max_observation_tokens, list[int]()
+        for text, is_content in behind_a_turn(self._tokenizer, messages):
+            found = self._ids(text, plain=True) if is_content else self._all_ids(text)
+            trajectory._counts["tool_truncated"] += is_content and len(found) > most
+            ids += found[:most] if is_content else found
+        ended = trajectory.raw_mask[-1:] == (True,) and trajectory.token_ids[-1] in self._tokenizer.all_special_ids
+        names = ", ".join(dict.fromkeys(str(each["name"]) for each in messages if each.get("name")))
+        # The policy may have written the token that ends a turn itself.
+        self._show(trajectory, ids[1:] if ended and ids[:1] == [trajectory.token_ids[-1]] else ids, names)
+
+    def written(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
+        """A conversation as the chat template writes it, up to where the policy goes on: for `reset`."""
+        return written(self._tokenizer, messages, tools)
 
     def observe(self, trajectory: Trajectory, text: str) -> None:
         """Show the policy a text, in which names of special tokens are those tokens; it is cut as a tool's result is."""
@@ -114,10 +147,13 @@ class Sampler:
     def _show(self, trajectory: Trajectory, token_ids: list[int], tool: str = "") -> None:
         trajectory._observe(token_ids[: max(0, trajectory.context_room)], tool)
 
-    def _count(self, trajectory: Trajectory, found: Result) -> None:
+    async def _called(self, trajectory: Trajectory, tool: Callable[..., Any], *arguments: Any) -> Result:
+        self._meet(trajectory)
+        found = await call(tool, arguments, self._settings.tool_timeout)
         trajectory._counts["tool_calls"] += 1
         if found.problem:
             trajectory._counts[{"error": "tool_errors", "timeout": "tool_timeouts"}[found.problem]] += 1
+        return found
 
     def _ids(self, text: str, *, plain: bool = False) -> list[int]:
         """Tokens of `text` alone, one more at most than can be shown."""

@@ -16,10 +16,15 @@ LONGEST_MESSAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call came to. `problem` is "", `error` (it raised) or `timeout`; `text` then says what."""
+    """What a call came to. `problem` is "", `error` (it raised) or `timeout`; `text` then says what.
+
+    `value` is what the tool gave, `error` what it raised.
+    """
 
     text: str
     problem: str = ""
+    value: Any = None
+    error: BaseException | None = None
 
 
 async def call(tool: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Result:
@@ -36,9 +41,10 @@ async def call(tool: Callable[..., Any], arguments: tuple[Any, ...], seconds: fl
     if late:
         return Result(f"no result within {seconds:g} s", "timeout")
     try:
-        return Result(readable(running.result()))
+        value = running.result()
+        return Result(readable(value), value=value)
     except (*FOREIGN, asyncio.CancelledError) as error:
-        return Result(_told(error), "error")
+        return Result(_told(error), "error", error=error)
 
 
 def readable(value: Any) -> str:
