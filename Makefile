@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: bench setup vllm megatron ray browser demo test test-slow reliability lint format docs lock clean
+.PHONY: bench setup vllm megatron ray verifiers browser demo test test-slow reliability lint format docs lock clean
 
 setup: $(VENV)/.ready
 
@@ -31,6 +31,10 @@ $(VENV)/.megatron: $(VENV)/.ready
 
 $(VENV)/.ray: $(VENV)/.ready
 	$(PIP) --editable '.[ray]'
+	touch $@
+
+$(VENV)/.verifiers: $(VENV)/.ready
+	$(PIP) --editable '.[verifiers]'
 	touch $@
 
 # The browser itself is the system's: apt-get install chromium.
@@ -74,6 +78,8 @@ format: setup
 megatron: $(VENV)/.megatron
 
 ray: $(VENV)/.ray
+
+verifiers: $(VENV)/.verifiers
 
 browser: $(VENV)/.browser
 

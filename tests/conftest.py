@@ -22,6 +22,7 @@ EXTRAS = {
     "megatron": ("megatron.core", "tests/megatron"),
     "mlflow": ("mlflow", "tests/trackers/test_mlflow.py"),
     "ray": ("ray", "tests/ray"),
+    "verifiers": ("verifiers", "tests/environments/verifiers"),
     "wandb": ("wandb", "tests/trackers/test_wandb.py"),
 }
 """What the tests of a directory or a file need: an extra, and a module that is there once it is installed."""

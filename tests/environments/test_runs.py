@@ -126,7 +126,7 @@ def checked(relax, run_file):
     ("flags", "message"),
     [
         (("--environment", "echoes"), "error: RLX130 rollout.environment.name: no environment is called 'echoes'. "
-         "Fix: write an installed name, `path/to/file.py` or `package.module`"),
+         "Fix: write an installed name, `path/to/file.py` or `package.module`; installed: verifiers"),
         (("--rollout.environment.args", "{rewrad: 1.0}"), "error: RLX130 rollout.environment.args.rewrad: unknown key. "
          "Fix: did you mean 'reward'?"),
         (("--rollout.environment.args", "{reward: high}"), "error: RLX130 rollout.environment.args.reward: should be a "

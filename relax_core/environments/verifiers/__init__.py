@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from relax_core.environments.sampler import Sampler
 from relax_core.environments.trajectory import EnvironmentConfig, EnvironmentPrompt, Trajectory
@@ -21,7 +21,7 @@ __all__ = ["Config", "examples", "generate"]
 class Config(EnvironmentConfig):
     id: str
     """The environment, as `verifiers.load_environment` takes it: the name of an installed module."""
-    args: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its `load_environment`."""
 
     @model_validator(mode="after")

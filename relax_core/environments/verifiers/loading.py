@@ -44,14 +44,21 @@ def _loaded(name: str, args: str) -> Any:
 
 
 def _check(environment: Any, name: str) -> None:
-    grouped = environment.rubric._get_group_reward_func_names()
+    leaves = list(_rubrics(environment.rubric))
+    grouped = [each for rubric in leaves for each in rubric._get_group_reward_func_names()]
     if grouped:
-        problem = (
-            f"{', '.join(grouped)} of '{name}' scores a group at once, and each trajectory is scored where it ends"
-        )
+        problem = f"{grouped[0]} of '{name}' scores a group at once, and each trajectory is scored where it ends"
         raise LoadError(problem, who="id", fix="take an environment whose rubric scores one at a time")
-    if not environment.rubric._get_individual_reward_func_names():
-        raise LoadError(f"the rubric of '{name}' scores nothing", who="id", fix="take one whose rubric has a function")
+    if not all(each.funcs for each in leaves) or not any(any(each._get_reward_weights()) for each in leaves):
+        raise LoadError(f"the rubric of '{name}' scores nothing", who="id", fix="take one whose rubrics have functions")
+
+
+def _rubrics(rubric: Any) -> Iterator[Any]:
+    """Those that a group of them has, or the one that it is."""
+    for each in getattr(rubric, "rubrics", ()):
+        yield from _rubrics(each)
+    if not hasattr(rubric, "rubrics"):
+        yield rubric
 
 
 def rows_of(environment: Any, part: str, count: int) -> list[dict[str, Any]]:

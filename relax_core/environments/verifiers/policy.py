@@ -19,7 +19,7 @@ from relax_core.errors import RunError
 PLAYING: ContextVar[tuple[Sampler, Trajectory]] = ContextVar("playing")
 """Whose tools are called: each trajectory is played in a task of its own."""
 LENGTHS = ("max_tokens", "max_completion_tokens")
-EMPTY = (None, {}, 1)
+EMPTY: tuple[Any, ...] = (None, {}, 1)
 """Values of other sampling arguments that ask for nothing."""
 
 
@@ -122,4 +122,5 @@ def _too_long() -> Exception:
 
     text = "the maximum context length is used up"
     response: Any = SimpleNamespace(text=text, status_code=400, request=None, headers={})
-    return BadRequestError(text, response=response, body=None)
+    error: Exception = BadRequestError(text, response=response, body=None)
+    return error
