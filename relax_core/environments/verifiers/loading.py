@@ -29,8 +29,10 @@ def loaded(name: str, args: Mapping[str, Any]) -> Any:
 def _loaded(name: str, args: str) -> Any:
     try:
         import verifiers
+        from datasets import disable_progress_bars
     except ImportError as error:
         raise missing_extra("verifiers", f"the environment '{name}'", who="id") from error
+    disable_progress_bars()
     try:
         with _signals_kept():
             environment = verifiers.load_environment(name, **json.loads(args))

@@ -47,6 +47,7 @@ def train(relax, run_file, tmp_path):
         path.with_name("build.py").write_text(BUILD)
         result = relax("train", path, "--output.dir", tmp_path / "run")
         assert result.code == 0, result.err
+        assert "Map" not in result.err, "no progress of rows between the lines of a run"
         found = [(tmp_path / "run" / f"{each}.jsonl").read_text().splitlines() for each in ("metrics", "samples")]
         return tuple([json.loads(line) for line in lines] for lines in found)
 
